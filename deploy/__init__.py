@@ -1,0 +1,1 @@
+"""What people run: commands, the configuration file, the Serve application, benchmarks."""

@@ -1,0 +1,82 @@
+"""What a model is (`ModelConfig`, read from its files) and how an engine runs it (`EngineConfig`, chosen by people)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are stretched beyond the trained length. `kind` is one of
+    linear, dynamic, llama3, yarn; fields that a kind does not use keep their defaults."""
+
+    kind: Literal["linear", "dynamic", "llama3", "yarn"]
+    factor: float
+    original_max_positions: int
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Shapes and constants of a decoder. Lengths in tokens, sizes in elements.
+
+    `sliding_windows` has one entry a layer: the number of tokens a query sees including itself, 0 for all."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_positions: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    sliding_windows: tuple[int, ...]
+    dtype: Dtype
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How one engine runs. Sizes in bytes or tokens; `max_model_len` 0 takes the model's own limit."""
+
+    dtype: Dtype = "auto"
+    block_size: int = 16
+    max_batched_tokens: int = 2048
+    max_running: int = 128
+    max_model_len: int = 0
+    kv_cache_memory: int = 2 * 1024**3
+    prefix_caching: bool = True
+    policy: Literal["fcfs", "priority", "deadline"] = "fcfs"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}, but must be one of {', '.join(DTYPES)}")
+        for name in ("block_size", "max_batched_tokens", "max_running", "kv_cache_memory"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        if self.max_running > self.max_batched_tokens:
+            raise ValueError(
+                f"max_running is {self.max_running}, but may not exceed max_batched_tokens ({self.max_batched_tokens}): "
+                "every running request needs room for one token in a step")

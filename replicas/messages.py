@@ -1,0 +1,102 @@
+"""The words spoken between gateway and engine: frozen dataclasses without a codec.
+
+The codecs live in `cluster/`; nothing here knows how a message travels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from replicas.sampling.params import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One prompt to be continued. `block_keys` are the chained keys of its full KV blocks (may be empty:
+    the engine then hashes for itself). `remaining_seconds` is the time left until the caller's deadline.
+    Lower `priority` runs first."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    attempt: int = 0
+    block_keys: tuple[bytes, ...] = ()
+    priority: int = 0
+    remaining_seconds: float | None = None
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """New tokens of one request: `offset` is the index of the first of them among its output tokens."""
+
+    request_id: str
+    attempt: int
+    choice: int
+    offset: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSummary:
+    """The whole of a finished request, returned by the unary call: a lost bus message delays text, never loses it."""
+
+    request_id: str
+    attempt: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    queue_seconds: float
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KvStored:
+    """The first copy of these blocks came into being; `parent` is the key before the first of them."""
+
+    block_keys: tuple[bytes, ...]
+    parent: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KvRemoved:
+    """The last copy of these blocks is gone."""
+
+    block_keys: tuple[bytes, ...]
+
+
+KvEvent = KvStored | KvRemoved
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """The state of an engine after a step. Counters (`*_total`) only grow; rates are tokens per second."""
+
+    running: int = 0
+    waiting: int = 0
+    waiting_prefill_tokens: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_free: int = 0
+    step_seconds: float = 0.0
+    prefill_rate: float = 0.0
+    decode_rate: float = 0.0
+    steps_total: int = 0
+    preemptions_total: int = 0
+    prefix_query_tokens_total: int = 0
+    prefix_hit_tokens_total: int = 0
+    prompt_tokens_total: int = 0
+    generation_tokens_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one engine step produced. `finished` holds the summaries of requests that ended in this step."""
+
+    events: tuple[TokenEvent, ...] = ()
+    finished: tuple[RequestSummary, ...] = ()
+    kv_events: tuple[KvEvent, ...] = field(default=())

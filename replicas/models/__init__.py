@@ -1,0 +1,1 @@
+"""Model families, each written once as plain modules over `parallel.layers`."""
