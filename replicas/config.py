@@ -58,7 +58,8 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How one engine runs. Sizes in bytes or tokens; `max_model_len` 0 takes the model's own limit."""
+    """How one engine runs. Sizes in bytes or tokens; `max_model_len` 0 takes the model's own limit.
+    `itl_objective` (seconds) bounds how long a step with running decodes may take; None: unbounded."""
 
     dtype: Dtype = "auto"
     block_size: int = 16
@@ -67,6 +68,7 @@ class EngineConfig:
     max_model_len: int = 0
     kv_cache_memory: int = 2 * 1024**3
     prefix_caching: bool = True
+    itl_objective: float | None = None
     policy: Literal["fcfs", "priority", "deadline"] = "fcfs"
     device: str = "cpu"
 

@@ -1,0 +1,189 @@
+"""One model's continuous batching loop: add requests, step, hand out tokens.
+
+Single-threaded and free of I/O: whoever owns the engine decides when to step and what to do with the outputs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from replicas.budget import prefill_budget
+from replicas.config import EngineConfig
+from replicas.executor import Executor
+from replicas.kv.blocks import BlockPool
+from replicas.kv.prefix import root_key
+from replicas.messages import FinishReason, GenerateRequest, LoadReport, RequestSummary, StepOutput, TokenEvent
+from replicas.pace import Pace
+from replicas.plan import StepPlan
+from replicas.request import Sequence
+from replicas.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What the engine must know of the model it serves. `name` tags the KV block keys; `max_model_len` bounds
+    prompt plus output and is never more than the KV pool can hold."""
+
+    name: str
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+    num_blocks: int
+
+
+class Engine:
+    """Raises ValueError from `add` for a request that can never be served."""
+
+    def __init__(self, config: EngineConfig, model: ServedModel, executor: Executor,
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self.model = model
+        self._executor = executor
+        self._clock = clock
+        self._pool = BlockPool(model.num_blocks)
+        self._scheduler = Scheduler(config, self._pool)
+        self._sequences: dict[str, Sequence] = {}
+        self._pace = Pace()
+        self._arrivals = 0
+        self._steps = self._query_tokens = self._hit_tokens = self._prompt_tokens = self._generated_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def add(self, request: GenerateRequest) -> None:
+        """Queue a request."""
+        self._validate(request)
+        self._arrivals += 1
+        sequence = Sequence(
+            request=request,
+            arrival=self._clock(),
+            order=self._arrivals,
+            root_key=root_key(self.model.name, request.cache_salt),
+            token_ids=list(request.token_ids),
+            block_keys=list(request.block_keys),
+        )
+        self._sequences[request.request_id] = sequence
+        self._scheduler.enqueue(sequence)
+
+    def abort(self, request_id: str) -> RequestSummary | None:
+        """End a request now and free its blocks. None if it is not (or no longer) here."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is None:
+            return None
+        self._scheduler.finish(sequence, "abort")
+        self._count_prompt(sequence)
+        return sequence.summary()
+
+    def step(self) -> StepOutput:
+        """Plan, compute and account for one step."""
+        started = self._clock()
+        plan = self._scheduler.plan(started, self._prefill_budget())
+        if not plan.work and not plan.released:
+            return StepOutput(kv_events=self._pool.drain_events())
+        num_decodes, num_prefill_tokens = self._split(plan)
+        self._executor.submit(plan)
+        grown = self._scheduler.apply(self._executor.collect())
+        if plan.work:
+            self._steps += 1
+            self._pace.observe(self._clock() - started, num_decodes, num_prefill_tokens)
+        self._generated_tokens += len(grown)
+        events, finished = [], []
+        for sequence in grown:
+            reason = self._finish_reason(sequence)
+            events.append(_event(sequence, reason))
+            if reason is None:
+                continue
+            self._scheduler.finish(sequence, reason)
+            del self._sequences[sequence.request.request_id]
+            self._count_prompt(sequence)
+            finished.append(sequence.summary())
+        return StepOutput(tuple(events), tuple(finished), self._pool.drain_events())
+
+    def load(self) -> LoadReport:
+        """The engine's state between two steps."""
+        scheduler, pace = self._scheduler, self._pace
+        return LoadReport(
+            running=len(scheduler.running),
+            waiting=scheduler.num_waiting,
+            waiting_prefill_tokens=sum(s.num_pending for s in (*scheduler.waiting, *scheduler.running)
+                                       if not s.is_decoding),
+            kv_blocks_total=self._pool.num_blocks,
+            kv_blocks_free=self._pool.num_free,
+            step_seconds=pace.step_seconds,
+            prefill_rate=pace.prefill_rate,
+            decode_rate=pace.decode_rate,
+            steps_total=self._steps,
+            preemptions_total=scheduler.preemptions,
+            prefix_query_tokens_total=self._query_tokens,
+            prefix_hit_tokens_total=self._hit_tokens,
+            prompt_tokens_total=self._prompt_tokens,
+            generation_tokens_total=self._generated_tokens,
+        )
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the cached content of all free blocks."""
+        self._pool.clear()
+
+    def check_integrity(self) -> None:
+        """Prove that pool, scheduler and engine agree (between two steps). Raises AssertionError."""
+        self._scheduler.check_integrity()
+        known = {id(sequence) for sequence in self._sequences.values()}
+        queued = {id(sequence) for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
+        assert known == queued, "a request is known but not queued, or queued but not known"
+
+    def close(self) -> None:
+        self._executor.close()
+
+    def _validate(self, request: GenerateRequest) -> None:
+        if request.request_id in self._sequences:
+            raise ValueError(f"request_id {request.request_id!r} is already being served")
+        if not request.token_ids:
+            raise ValueError("prompt is empty, but must have at least one token")
+        ids = (*request.token_ids, *request.sampling.stop_token_ids)
+        if not 0 <= min(ids) <= max(ids) < self.model.vocab_size:
+            wrong = next(token_id for token_id in ids if not 0 <= token_id < self.model.vocab_size)
+            raise ValueError(f"token id {wrong} must be between 0 and {self.model.vocab_size - 1}")
+        prompt, asked, limit = len(request.token_ids), request.sampling.max_tokens, self.model.max_model_len
+        if prompt + asked > limit:
+            raise ValueError(f"the prompt has {prompt} tokens and max_tokens is {asked}, together more than "
+                             f"the model's limit of {limit} tokens")
+
+    def _prefill_budget(self) -> int:
+        num_decodes = sum(sequence.is_decoding for sequence in self._scheduler.running)
+        return prefill_budget(
+            max_batched_tokens=self.config.max_batched_tokens,
+            num_decodes=num_decodes,
+            itl_objective=self.config.itl_objective,
+            decode_seconds=self._pace.decode_step_seconds,
+            prefill_rate=self._pace.prefill_rate,
+            smallest_chunk=self.config.block_size,
+        )
+
+    def _split(self, plan: StepPlan) -> tuple[int, int]:
+        """How many decodes and how many prefill tokens a plan holds."""
+        num_decodes = sum(sequence.is_decoding for sequence in self._scheduler.running)
+        return num_decodes, sum(work.num_tokens for work in plan.work) - num_decodes
+
+    def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
+        sampling, token_id = sequence.request.sampling, sequence.token_ids[-1]
+        if token_id in sampling.stop_token_ids:
+            return "stop"
+        if token_id in self.model.eos_token_ids and not sampling.ignore_eos:
+            return "stop"
+        return "length" if sequence.num_output >= sampling.max_tokens else None
+
+    def _count_prompt(self, sequence: Sequence) -> None:
+        """Count a request's prompt once, when it ends, as its own usage states it."""
+        if sequence.first_scheduled is None:
+            return
+        self._prompt_tokens += sequence.num_prompt
+        self._query_tokens += sequence.num_prompt
+        self._hit_tokens += sequence.cached_tokens
+
+
+def _event(sequence: Sequence, reason: FinishReason | None) -> TokenEvent:
+    request = sequence.request
+    return TokenEvent(request.request_id, request.attempt, 0, sequence.num_output - 1, (sequence.token_ids[-1],), reason)

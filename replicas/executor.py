@@ -1,0 +1,41 @@
+"""Where a step is computed. `submit` and `collect` are separate so that a step can be planned while one runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from replicas.plan import StepPlan
+
+if TYPE_CHECKING:
+    from replicas.runner import ModelRunner
+
+
+class Executor(Protocol):
+    """Computes steps in the order of their plans."""
+
+    def submit(self, plan: StepPlan) -> None:
+        """Start a step."""
+
+    def collect(self) -> list[int | None]:
+        """Wait for the oldest submitted step; one entry for each work row: the sampled token, or None."""
+
+    def close(self) -> None:
+        """Free what the executor holds. It is not used afterwards."""
+
+
+class InProcessExecutor:
+    """One rank, in the caller's thread."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._results: deque[list[int | None]] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        self._results.append(self._runner.execute(plan))
+
+    def collect(self) -> list[int | None]:
+        return self._results.popleft()
+
+    def close(self) -> None:
+        self._results.clear()

@@ -1,0 +1,41 @@
+"""What the scheduler tells the executor for one step: differences only.
+
+Every rank mirrors the batch by slot, so a running request costs a plan one `Work` row, whatever its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replicas.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A sequence enters `slot` with `num_computed` of its tokens already in the KV blocks `block_ids`."""
+
+    slot: int
+    token_ids: tuple[int, ...]
+    num_prompt: int
+    num_computed: int
+    block_ids: tuple[int, ...]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Compute the next `num_tokens` tokens of the sequence in `slot`, into its blocks and these new ones.
+    When that reaches the sequence's last token, the next one is sampled and appended to the mirror."""
+
+    slot: int
+    num_tokens: int
+    new_block_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Applied in this order: `released` slots are emptied, `admitted` ones filled, `work` computed."""
+
+    released: tuple[int, ...]
+    admitted: tuple[Admission, ...]
+    work: tuple[Work, ...]

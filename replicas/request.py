@@ -1,0 +1,69 @@
+"""A request inside the engine: what was asked, and how far it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from replicas.messages import FinishReason, GenerateRequest, RequestSummary
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request's tokens and KV blocks. Each step moves `num_computed` towards `num_tokens`; there is no
+    prefill or decode phase beyond that. `block_keys` names the full blocks known so far, `num_published` of which
+    the pool knows too. Times are seconds of the engine's clock."""
+
+    request: GenerateRequest
+    arrival: float
+    order: int
+    root_key: bytes
+    token_ids: list[int]
+    block_keys: list[bytes]
+    num_computed: int = 0
+    num_published: int = 0
+    block_ids: list[int] = field(default_factory=list)
+    slot: int = -1
+    first_scheduled: float | None = None
+    cached_tokens: int = 0
+    preemptions: int = 0
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.request.token_ids)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - len(self.request.token_ids)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens whose keys and values are yet to be computed."""
+        return len(self.token_ids) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.num_pending == 1 and self.num_output > 0
+
+    @property
+    def deadline(self) -> float:
+        remaining = self.request.remaining_seconds
+        return float("inf") if remaining is None else self.arrival + remaining
+
+    def summary(self) -> RequestSummary:
+        assert self.finish_reason is not None, "a summary is for finished requests"
+        scheduled = self.arrival if self.first_scheduled is None else self.first_scheduled
+        return RequestSummary(
+            request_id=self.request.request_id,
+            attempt=self.request.attempt,
+            token_ids=tuple(self.token_ids[self.num_prompt :]),
+            finish_reason=self.finish_reason,
+            prompt_tokens=self.num_prompt,
+            cached_tokens=self.cached_tokens,
+            queue_seconds=scheduled - self.arrival,
+            preemptions=self.preemptions,
+        )

@@ -1,0 +1,87 @@
+"""Tokens from logits: temperature, then top-k, top-p and min-p, then counter-based Gumbel noise.
+
+The filters follow the order of transformers' logits processors; a tie at a filter's threshold is kept.
+
+Shape suffixes: R rows to sample (G of them greedy, S of them random), V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from replicas.sampling.noise import gumbel_noise
+from replicas.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One row to sample: `position` is the index of the new token in prompt plus output; `banned_ids` may not be
+    drawn (stop tokens before min_tokens are reached)."""
+
+    params: SamplingParams
+    position: int
+    banned_ids: tuple[int, ...] = ()
+    choice: int = 0
+
+
+def sample(logits_RV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
+    """Token ids, int64 of shape (R,). `logits_RV` is float32 and may be overwritten."""
+    for row, logits_V in zip(rows, logits_RV, strict=True):
+        if row.banned_ids:
+            logits_V[list(row.banned_ids)] = -torch.inf
+    token_ids_R = logits_RV.argmax(dim=-1)
+    random = [index for index, row in enumerate(rows) if not row.params.greedy]
+    if random:
+        token_ids_R[random] = _sample_random(logits_RV[random], [rows[index] for index in random])
+    return token_ids_R
+
+
+def _sample_random(logits_SV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
+    device = logits_SV.device
+    temperatures_S = torch.tensor([row.params.temperature for row in rows], device=device)
+    logits_SV = filter_logits(logits_SV / temperatures_S[:, None], [row.params for row in rows])
+    identity_3S = torch.tensor([
+        [row.params.seed for row in rows],
+        [row.choice for row in rows],
+        [row.position for row in rows],
+    ], dtype=torch.int64, device=device)
+    return (logits_SV + gumbel_noise(*identity_3S, vocab_size=logits_SV.shape[1])).argmax(dim=-1)
+
+
+def filter_logits(logits_SV: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
+    """Minus infinity for every token that top-k, top-p or min-p excludes; the likeliest always stays."""
+    top_k = [index for index, row in enumerate(params) if 0 < row.top_k < logits_SV.shape[1]]
+    if top_k:
+        counts_S = torch.tensor([params[index].top_k for index in top_k], device=logits_SV.device)
+        logits_SV[top_k] = _keep_top_k(logits_SV[top_k], counts_S)
+    top_p = [index for index, row in enumerate(params) if row.top_p < 1.0]
+    if top_p:
+        masses_S = torch.tensor([params[index].top_p for index in top_p], device=logits_SV.device)
+        logits_SV[top_p] = _keep_top_p(logits_SV[top_p], masses_S)
+    min_p = [index for index, row in enumerate(params) if row.min_p > 0.0]
+    if min_p:
+        shares_S = torch.tensor([params[index].min_p for index in min_p], device=logits_SV.device)
+        floors_S = logits_SV[min_p].amax(dim=-1) + shares_S.log()
+        logits_SV[min_p] = _keep_at_least(logits_SV[min_p], floors_S)
+    return logits_SV
+
+
+def _keep_top_k(logits_SV: torch.Tensor, counts_S: torch.Tensor) -> torch.Tensor:
+    largest_SK = logits_SV.topk(int(counts_S.max()), dim=-1).values
+    return _keep_at_least(logits_SV, largest_SK.gather(1, counts_S[:, None] - 1)[:, 0])
+
+
+def _keep_top_p(logits_SV: torch.Tensor, masses_S: torch.Tensor) -> torch.Tensor:
+    """The smallest set of likeliest tokens whose probabilities reach the mass (Holtzman et al., ICLR 2020)."""
+    sorted_SV = logits_SV.sort(dim=-1, descending=True).values
+    probabilities_SV = sorted_SV.softmax(dim=-1)
+    before_SV = probabilities_SV.cumsum(dim=-1) - probabilities_SV
+    num_kept_S = (before_SV < masses_S[:, None]).sum(dim=-1).clamp(min=1)
+    return _keep_at_least(logits_SV, sorted_SV.gather(1, num_kept_S[:, None] - 1)[:, 0])
+
+
+def _keep_at_least(logits_SV: torch.Tensor, floors_S: torch.Tensor) -> torch.Tensor:
+    return logits_SV.masked_fill(logits_SV < floors_S[:, None], -torch.inf)

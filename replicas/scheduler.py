@@ -1,0 +1,206 @@
+"""Which tokens of which sequences are computed in the next step.
+
+There are no prefill and decode phases (as in vLLM's scheduler and Sarathi-Serve, Agrawal et al., OSDI 2024): every
+sequence has tokens to catch up with, and a step spends one token budget on running decodes, then on prefills under
+way, then on admissions. When KV blocks run out the least deserving sequence is preempted and recomputed later.
+Pure bookkeeping: no clock, no randomness, no tensors.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from replicas.config import EngineConfig
+from replicas.kv.blocks import BlockPool
+from replicas.kv.prefix import chain_keys
+from replicas.messages import FinishReason
+from replicas.plan import Admission, StepPlan, Work
+from replicas.request import Sequence
+
+Rank = tuple[float, int]
+
+RANKS: dict[str, Callable[[Sequence], Rank]] = {
+    "fcfs": lambda sequence: (0, sequence.order),
+    "priority": lambda sequence: (sequence.request.priority, sequence.order),
+    "deadline": lambda sequence: (sequence.deadline, sequence.order),
+}
+
+
+class Scheduler:
+    """Owns the waiting queue, the running sequences and their blocks. `plan` and `apply` alternate."""
+
+    def __init__(self, config: EngineConfig, pool: BlockPool) -> None:
+        self._config = config
+        self._pool = pool
+        self._rank = RANKS[config.policy]
+        self._waiting: list[tuple[Rank, Sequence]] = []
+        self.running: list[Sequence] = []
+        self._free_slots = list(range(config.max_running))[::-1]
+        self._released: list[int] = []
+        self._planned: list[tuple[Sequence, int]] = []
+        self._watermark = max(1, pool.num_blocks // 100)
+        self.preemptions = 0
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        return [sequence for _, sequence in self._waiting]
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self._waiting or self._released)
+
+    def enqueue(self, sequence: Sequence) -> None:
+        heapq.heappush(self._waiting, (self._rank(sequence), sequence))
+
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """End a waiting or running sequence between two steps and free its blocks."""
+        sequence.finish_reason = reason
+        if sequence.slot < 0:
+            self._waiting = [entry for entry in self._waiting if entry[1] is not sequence]
+            heapq.heapify(self._waiting)
+            return
+        self.running.remove(sequence)
+        self._leave(sequence)
+
+    def plan(self, now: float, prefill_budget: int) -> StepPlan:
+        """The next step's work. At most `prefill_budget` tokens go to prefills, beside one for each decode."""
+        assert not self._planned, "the last plan has not been applied"
+        admitted: list[Admission] = []
+        work: list[Work] = []
+        num_decodes = sum(sequence.is_decoding for sequence in self.running)
+        budget = min(prefill_budget, self._config.max_batched_tokens - num_decodes)
+        preempted = False
+        for sequence in sorted(self.running, key=self._rank):
+            if sequence.slot < 0:
+                break  # preempted for a better one above, and so are all behind it
+            num_tokens = 1 if sequence.is_decoding else min(sequence.num_pending, budget)
+            if num_tokens == 0:
+                continue
+            new_blocks = self._blocks_missing(sequence, sequence.num_computed + num_tokens)
+            preempted |= self._make_room(new_blocks, sequence)
+            if sequence.slot < 0:
+                break
+            budget -= 0 if sequence.is_decoding else num_tokens
+            work.append(self._assign(sequence, num_tokens, new_blocks))
+        while not preempted and budget > 0 and self._waiting and self._free_slots:
+            admission = self._admit(self._waiting[0][1], now)
+            if admission is None:
+                break
+            heapq.heappop(self._waiting)
+            sequence = self.running[-1]
+            num_tokens = min(sequence.num_pending, budget)
+            budget -= num_tokens
+            admitted.append(admission)
+            work.append(self._assign(sequence, num_tokens, self._blocks_missing(
+                sequence, sequence.num_computed + num_tokens)))
+        released, self._released = tuple(self._released), []
+        return StepPlan(released, tuple(admitted), tuple(work))
+
+    def apply(self, sampled: list[int | None]) -> list[Sequence]:
+        """Record a step's results, one entry for each work row of the plan (None where nothing was sampled).
+        Returns the sequences that got a token."""
+        assert len(sampled) == len(self._planned), "the results do not match the plan"
+        grown = []
+        for (sequence, num_tokens), token_id in zip(self._planned, sampled, strict=True):
+            sequence.num_computed += num_tokens
+            assert (token_id is None) == (sequence.num_pending > 0), "sampled before all tokens were computed"
+            if token_id is not None:
+                sequence.token_ids.append(token_id)
+                grown.append(sequence)
+            self._publish(sequence)
+        self._planned = []
+        return grown
+
+    def check_integrity(self) -> None:
+        """Prove that blocks, slots and queues agree."""
+        self._pool.check_integrity(block_id for sequence in self.running for block_id in sequence.block_ids)
+        slots = [sequence.slot for sequence in self.running] + self._free_slots
+        assert sorted(slots) == list(range(self._config.max_running)), "slots are lost or shared"
+        assert all(not s.block_ids and s.slot < 0 for s in self.waiting), "a waiting sequence holds blocks or a slot"
+        for sequence in self.running:
+            assert sequence.num_computed <= len(sequence.block_ids) * self._config.block_size, "tokens without blocks"
+
+    def _assign(self, sequence: Sequence, num_tokens: int, new_blocks: int) -> Work:
+        new_block_ids = self._pool.allocate(new_blocks)
+        sequence.block_ids += new_block_ids
+        self._planned.append((sequence, num_tokens))
+        return Work(sequence.slot, num_tokens, tuple(new_block_ids))
+
+    def _blocks_missing(self, sequence: Sequence, num_tokens: int) -> int:
+        return -(-num_tokens // self._config.block_size) - len(sequence.block_ids)
+
+    def _make_room(self, blocks: int, asking: Sequence) -> bool:
+        """Preempt from the back of the ranking until `blocks` are free, `asking` itself at last."""
+        preempted = False
+        while self._pool.num_free < blocks:
+            victim = max(self.running, key=self._rank)
+            self._preempt(victim)
+            preempted = True
+            if victim is asking:
+                break
+        return preempted
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._leave(sequence)
+        sequence.num_computed = sequence.num_published = 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self.enqueue(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._pool.release(sequence.block_ids)
+        sequence.block_ids = []
+        self._free_slots.append(sequence.slot)
+        self._released.append(sequence.slot)
+        sequence.slot = -1
+
+    def _admit(self, sequence: Sequence, now: float) -> Admission | None:
+        """Move `sequence` to the running ones on its cached prefix, if all its tokens fit beside what the prefills
+        under way still need and a watermark (of no use while nothing runs)."""
+        hits = self._match_prefix(sequence)
+        promised = sum(self._blocks_missing(other, other.num_tokens) for other in self.running)
+        wanted = self._blocks_missing(sequence, sequence.num_tokens) - len(hits)
+        reserve = promised + self._watermark if self.running else 0
+        if wanted + self._pool.num_unreferenced(hits) + reserve > self._pool.num_free:
+            return None
+        self._pool.acquire(hits)
+        sequence.block_ids = hits
+        sequence.num_computed = len(hits) * self._config.block_size
+        sequence.num_published = len(hits)
+        if sequence.first_scheduled is None:
+            sequence.first_scheduled = now
+            sequence.cached_tokens = sequence.num_computed
+        sequence.slot = self._free_slots.pop()
+        self.running.append(sequence)
+        return Admission(sequence.slot, tuple(sequence.token_ids), sequence.num_prompt, sequence.num_computed,
+                         tuple(hits), sequence.request.sampling)
+
+    def _match_prefix(self, sequence: Sequence) -> list[int]:
+        """Cached blocks of the sequence's prefix; at least its last token is left to compute."""
+        if not self._config.prefix_caching:
+            return []
+        self._extend_keys(sequence, sequence.num_tokens)
+        return self._pool.match(sequence.block_keys[: (sequence.num_tokens - 1) // self._config.block_size])
+
+    def _publish(self, sequence: Sequence) -> None:
+        """Name the blocks that the last step filled."""
+        first, last = sequence.num_published, sequence.num_computed // self._config.block_size
+        if not self._config.prefix_caching or first == last:
+            return
+        self._extend_keys(sequence, sequence.num_computed)
+        parent = sequence.block_keys[first - 1] if first else sequence.root_key
+        self._pool.publish(sequence.block_ids[first:last], sequence.block_keys[first:last], parent)
+        sequence.num_published = last
+
+    def _extend_keys(self, sequence: Sequence, num_tokens: int) -> None:
+        size, known = self._config.block_size, len(sequence.block_keys)
+        if num_tokens // size <= known:
+            return
+        parent = sequence.block_keys[-1] if known else sequence.root_key
+        sequence.block_keys += chain_keys(parent, sequence.token_ids[known * size : num_tokens], size)
