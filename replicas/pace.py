@@ -24,7 +24,7 @@ class Pace:
             self.decode_rate = _blend(self.decode_rate, num_decodes / max(seconds, 1e-9))
             return
         share = seconds - (self.decode_step_seconds if num_decodes else 0.0)
-        self.prefill_rate = _blend(self.prefill_rate, num_prefill_tokens / max(share, seconds / 10))
+        self.prefill_rate = _blend(self.prefill_rate, num_prefill_tokens / max(share, seconds / 10, 1e-9))
 
 
 def _blend(average: float, newest: float) -> float:

@@ -1,0 +1,83 @@
+"""An executor without a model that proves the scheduler right: it keeps what each KV block would hold, and whenever
+a token is computed it checks that every earlier token of its sequence is where the block table says."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from replicas.kv.prefix import chain_keys
+from replicas.plan import StepPlan
+
+VOCAB_SIZE = 97
+
+
+def next_token(token_ids: list[int]) -> int:
+    """The 'model': depends on every token before, so a wrong history shows."""
+    return chain_keys(b"model", token_ids, len(token_ids))[0][0] % VOCAB_SIZE
+
+
+def continuation(prompt: list[int], count: int) -> list[int]:
+    """What any right schedule must generate."""
+    token_ids = list(prompt)
+    for _ in range(count):
+        token_ids.append(next_token(token_ids))
+    return token_ids[len(prompt) :]
+
+
+@dataclass
+class Mirror:
+    token_ids: list[int]
+    num_computed: int
+    block_ids: list[int]
+
+
+class CheckingExecutor:
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.blocks: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
+        self.mirrors: dict[int, Mirror] = {}
+        self.results: deque[list[int | None]] = deque()
+        self.step_sizes: list[int] = []
+
+    def submit(self, plan: StepPlan) -> None:
+        for slot in plan.released:
+            del self.mirrors[slot]
+        for admission in plan.admitted:
+            assert admission.slot not in self.mirrors, "a slot was given twice"
+            self.mirrors[admission.slot] = Mirror(
+                list(admission.token_ids), admission.num_computed, list(admission.block_ids)
+            )
+        for work in plan.work:
+            self.mirrors[work.slot].block_ids += work.new_block_ids
+        written = [self._write(self.mirrors[work.slot], work.num_tokens) for work in plan.work]
+        assert len(set(sum(written, []))) == sum(map(len, written)), "two sequences wrote the same place"
+        self.step_sizes.append(sum(map(len, written)))
+        self.results.append([self._sample(self.mirrors[work.slot]) for work in plan.work])
+
+    def collect(self) -> list[int | None]:
+        return self.results.popleft()
+
+    def close(self) -> None:
+        self.mirrors.clear()
+
+    def _write(self, mirror: Mirror, num_tokens: int) -> list[tuple[int, int]]:
+        assert 0 < num_tokens <= len(mirror.token_ids) - mirror.num_computed
+        places = []
+        for position in range(mirror.num_computed, mirror.num_computed + num_tokens):
+            place = mirror.block_ids[position // self.block_size], position % self.block_size
+            self.blocks[place[0]][place[1]] = mirror.token_ids[position]
+            places.append(place)
+        mirror.num_computed += num_tokens
+        return places
+
+    def _sample(self, mirror: Mirror) -> int | None:
+        held = [
+            self.blocks[mirror.block_ids[position // self.block_size]][position % self.block_size]
+            for position in range(mirror.num_computed)
+        ]
+        assert held == mirror.token_ids[: mirror.num_computed], "a block was overwritten or never filled"
+        if mirror.num_computed < len(mirror.token_ids):
+            return None
+        mirror.token_ids.append(next_token(mirror.token_ids))
+        return mirror.token_ids[-1]
