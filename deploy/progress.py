@@ -12,12 +12,12 @@ from deploy.wheel_file import Progress
 def download_bar(title: str) -> Iterator[Progress]:
     """Report to the result to draw the bar on the error stream. Nothing is drawn unless something is reported."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Bar(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(stage: str, done: int, total: int) -> None:
             if stage not in tasks:

@@ -1,0 +1,200 @@
+"""The configuration file: what may stand in it and what it means. Nothing heavy is imported here, so that a mistake
+is told within a second.
+
+Each class is one section of the file; the text below a field is its documentation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from deploy.catalog import identify
+from deploy.config_problems import find_problems
+from deploy.units import parse_bytes, parse_duration
+from deploy.yaml_file import ConfigError, Problem, YamlFile, format_path, read_yaml
+from replicas.config import Dtype, EngineConfig
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
+Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
+
+_DEFAULTS = EngineConfig()
+_ID = re.compile(r"[\w.:/@+-]{1,128}")
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys and values of another type are refused, never bent into shape."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+
+class ParallelSection(Section):
+    """Over how many devices one replica splits its model."""
+
+    tensor: int = 1
+    """Ranks that share each layer."""
+    pipeline: int = 1
+    """Stages, each with a part of the layers."""
+
+    @field_validator("tensor", "pipeline")
+    @classmethod
+    def _one_device(cls, ranks: int) -> int:
+        if ranks != 1:
+            raise ValueError("must be 1: in this version a replica runs on one device")
+        return ranks
+
+
+class ReplicasSection(Section):
+    """How many copies of the model run."""
+
+    min: int = Field(default=1, ge=1)
+    """Replicas to start with, and never fewer."""
+    max: int | None = None
+    """Replicas at most; left out, as many as `min`."""
+
+    @field_validator("max")
+    @classmethod
+    def _no_autoscaling(cls, most: int | None, info: ValidationInfo) -> int | None:
+        least = info.data.get("min")
+        if most is not None and least is not None and most != least:
+            raise ValueError(f"must be equal to min ({least}): in this version the number of replicas is fixed")
+        return most
+
+
+class EngineSection(Section):
+    """How the engine of one replica runs. Sizes in tokens unless a field says otherwise."""
+
+    dtype: Dtype = _DEFAULTS.dtype
+    """Type of weights and activations; `auto` takes the checkpoint's, as far as the device is good at it."""
+    block_size: int = Field(default=_DEFAULTS.block_size, ge=1)
+    """Tokens in one block of the KV cache."""
+    max_batched_tokens: int = Field(default=_DEFAULTS.max_batched_tokens, ge=1)
+    """Tokens that one step computes at most, over all requests."""
+    max_running: int = Field(default=_DEFAULTS.max_running, ge=1)
+    """Requests that are computed at the same time at most."""
+    max_model_len: int = Field(default=_DEFAULTS.max_model_len, ge=0)
+    """Longest prompt and answer together; 0 takes the model's own limit."""
+    kv_cache_memory: Bytes = _DEFAULTS.kv_cache_memory
+    """Memory of the KV cache, such as 2GiB."""
+    prefix_caching: bool = _DEFAULTS.prefix_caching
+    """Whether a prompt reuses the blocks that an earlier one with the same beginning computed."""
+    policy: Literal["fcfs", "priority", "deadline"] = _DEFAULTS.policy
+    """Who is admitted first: first come first served, highest priority, or nearest deadline."""
+    device: str = Field(default=_DEFAULTS.device, min_length=1)
+    """Where the model runs, in torch's words."""
+
+    @model_validator(mode="after")
+    def _engine_takes_it(self) -> Self:
+        EngineConfig(**self.model_dump())
+        return self
+
+
+class SloSection(Section):
+    """Service level objectives: what scheduling aims at."""
+
+    ttft_p99: Seconds | None = None
+    """Time to first token that 99 of 100 requests stay under, such as 500ms."""
+    itl_p99: Seconds | None = None
+    """Time between tokens that 99 of 100 stay under, such as 50ms."""
+
+
+class ModelSection(Section):
+    """One model that is served."""
+
+    id: str
+    """The name that clients use."""
+    source: str = Field(min_length=1)
+    """A catalogue name, a folder, a .gguf file, or a hub id; relative paths start at the configuration file."""
+    parallel: ParallelSection = ParallelSection()
+    replicas: ReplicasSection = ReplicasSection()
+    engine: EngineSection = EngineSection()
+    slo: SloSection = SloSection()
+
+    @field_validator("id")
+    @classmethod
+    def _usable_id(cls, name: str) -> str:
+        if not _ID.fullmatch(name):
+            raise ValueError("must be 1 to 128 letters, digits or any of . : / @ + _ -")
+        return name
+
+    @field_validator("source")
+    @classmethod
+    def _findable_source(cls, source: str, info: ValidationInfo) -> str:
+        found = identify(source, base=info.context or Path())
+        return str(found) if isinstance(found, Path) else source
+
+
+class GatewaySection(Section):
+    """The HTTP side."""
+
+    replicas: int = Field(default=1, ge=1)
+    """Gateway processes."""
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """Address to listen on; 0.0.0.0 for all of the machine's."""
+    port: int = Field(default=8000, ge=1, le=65535)
+    """TCP port to listen on."""
+
+
+class MobulaConfig(Section):
+    """The whole file."""
+
+    models: list[ModelSection] = Field(min_length=1)
+    """The models to serve, each under an id of its own."""
+    gateway: GatewaySection = GatewaySection()
+
+
+def load_config(path: Path) -> MobulaConfig:
+    """The configuration in the YAML file `path`. Raises ConfigError with everything that is wrong in it."""
+    file = read_yaml(path, os.environ)
+    if file.data is None:
+        raise ConfigError(path, [Problem((), "the file is empty, but must have the key models")])
+    problems = file.problems + _repeated_ids(file)
+    config = None
+    try:
+        config = MobulaConfig.model_validate(file.data, context=path.parent)
+    except ValidationError as error:
+        told = {problem.path for problem in problems}
+        problems += [p for p in find_problems(error, MobulaConfig, file) if p.path not in told]
+    if config is None or problems:
+        raise ConfigError(path, sorted(problems, key=lambda problem: problem.line or 0))
+    return config
+
+
+def config_for_model(source: str) -> MobulaConfig:
+    """What `mobula serve MODEL` runs: one model under its own name, the rest as by default."""
+    found = identify(source)
+    name = re.sub(r"[^\w.:/@+-]+", "-", found.stem if isinstance(found, Path) else source)
+    return MobulaConfig(models=[ModelSection(id=name, source=source)])
+
+
+def to_engine_config(model: ModelSection) -> EngineConfig:
+    """What the engine of each of the model's replicas is started with."""
+    return EngineConfig(**model.engine.model_dump(), itl_objective=model.slo.itl_p99)
+
+
+def _repeated_ids(file: YamlFile) -> list[Problem]:
+    models: Any = file.data.get("models") if isinstance(file.data, dict) else None
+    problems: list[Problem] = []
+    first: dict[str, int] = {}
+    for index, model in enumerate(models if isinstance(models, list) else []):
+        name = model.get("id") if isinstance(model, dict) else None
+        path = ("models", index, "id")
+        if isinstance(name, str) and name in first:
+            text = f"{format_path(path)} is {name!r}, but models[{first[name]}] has that id already"
+            problems.append(Problem(path, text, file.line_of(path)))
+        elif isinstance(name, str):
+            first[name] = index
+    return problems
