@@ -1,0 +1,158 @@
+"""How messages look on the wire: msgpack through msgspec, typed and tagged, never pickle.
+
+Two channels use it. The *control channel* joins a replica to its engine process: requests and questions go down,
+answers come up. The *bus* joins engine processes to gateways: once a step, one message with all of a gateway's tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from replicas.messages import FinishReason, GenerateRequest, LoadReport, RequestSummary, TokenEvent
+
+
+class TokenRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A `TokenEvent` on the wire: the hottest message of all, hence an array without field names."""
+
+    request_id: str
+    attempt: int
+    choice: int
+    offset: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+
+    @classmethod
+    def of(cls, event: TokenEvent) -> TokenRow:
+        return cls(event.request_id, event.attempt, event.choice, event.offset, event.token_ids, event.finish_reason)
+
+
+# The bus, engine to gateway. `epoch` names one start of one engine; `sequence` counts the messages of a stream.
+
+
+class Welcome(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Answers a Hello: from now on this gateway's tokens arrive."""
+
+    epoch: str
+
+
+class Tokens(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The tokens stream: all new tokens of one gateway's requests in one step."""
+
+    epoch: str
+    sequence: int
+    rows: tuple[TokenRow, ...]
+
+
+class State(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The state stream: how the engine is loaded."""
+
+    epoch: str
+    sequence: int
+    load: LoadReport
+
+
+class Heartbeat(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Repeats the last sequence numbers, so that a loss is noticed on an idle line too."""
+
+    epoch: str
+    tokens_sequence: int
+    state_sequence: int
+
+
+FromEngine = Welcome | Tokens | State | Heartbeat
+
+
+# The bus, gateway to engine.
+
+
+class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Opens a gateway's streams; sent again as a sign of life."""
+
+
+class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """End these requests now, even those that have yet to arrive. Travels on both channels."""
+
+    request_ids: tuple[str, ...]
+
+
+FromGateway = Hello | Abort
+
+
+# The control channel, replica to engine and back.
+
+
+class Submit(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """A request whose tokens go to `gateway` over the bus and whose summary is answered here."""
+
+    gateway: str
+    request: GenerateRequest
+
+
+class Ping(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Answered from the step loop: an answer means that the engine steps."""
+
+    number: int
+
+
+class Shutdown(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    pass
+
+
+ToEngine = Submit | Abort | Ping | Shutdown
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What a started engine says of itself. `stages` are start-up stages with their seconds."""
+
+    epoch: str
+    bus_address: str
+    model_path: str
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    eos_token_ids: tuple[int, ...]
+    num_blocks: int
+    max_running: int
+    dtype: str
+    stages: tuple[tuple[str, float], ...]
+
+
+class Ready(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    info: EngineInfo
+
+
+class StartFailed(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The engine could not start; `message` is for people."""
+
+    message: str
+
+
+class Finished(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    summary: RequestSummary
+
+
+class Refused(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The request can never be served; `message` says why."""
+
+    request_id: str
+    message: str
+
+
+class Pong(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    number: int
+    load: LoadReport
+
+
+FromEngineControl = Ready | StartFailed | Finished | Refused | Pong
+
+Answer = Finished | Refused
+Stream = Literal["tokens", "state"]
+
+encode = msgspec.msgpack.Encoder().encode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
+decode_from_gateway = msgspec.msgpack.Decoder(FromGateway).decode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_control = msgspec.msgpack.Decoder(FromEngineControl).decode
+decode_answer = msgspec.msgpack.Decoder(Answer).decode

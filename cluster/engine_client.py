@@ -1,0 +1,183 @@
+"""The replica's handle on its engine process: start it, ask it, notice its death, end it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+from collections.abc import Coroutine
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from cluster.codec import (
+    Abort,
+    EngineInfo,
+    Finished,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Shutdown,
+    StartFailed,
+    Submit,
+    ToEngine,
+    decode_control,
+    encode,
+)
+from cluster.engine_process import EngineSpec
+from replicas.config import EngineConfig
+from replicas.messages import GenerateRequest, LoadReport
+
+SHUTDOWN_SECONDS = 3.0
+
+
+class EngineDiedError(RuntimeError):
+    """The engine process is gone: whatever it was asked must be asked again elsewhere."""
+
+
+class EngineStartError(ValueError):
+    """The engine could not start, for a reason that people can act on."""
+
+
+class EngineClient:
+    """Use `await EngineClient.start(...)`. All calls belong to the event loop that started it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, control: zmq.asyncio.Socket, folder: str) -> None:
+        self.info: EngineInfo
+        self._process = process
+        self._control = control
+        self._folder = folder
+        self._answers: dict[str, asyncio.Future[Finished | Refused]] = {}
+        self._pongs: dict[int, asyncio.Future[LoadReport]] = {}
+        self._numbers = count()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, model_path: str, config: EngineConfig, bus_host: str,
+                    builder: str = "replicas.build:build_engine") -> EngineClient:
+        """Start an engine process and wait until it can serve. Raises EngineStartError with the engine's reason."""
+        folder = tempfile.mkdtemp(prefix="mobula-")
+        control = zmq.asyncio.Context.instance().socket(zmq.PAIR)
+        control.setsockopt(zmq.LINGER, 0)
+        address = f"ipc://{folder}/control"
+        control.bind(address)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cluster.engine_process", stdin=asyncio.subprocess.PIPE)
+        assert process.stdin is not None
+        spec = EngineSpec(model_path, config, address, bus_host, builder)
+        process.stdin.write(msgspec.json.encode(spec) + b"\n")
+        client = cls(process, control, folder)
+        try:
+            client.info = await client._await_ready()
+        except BaseException:
+            await client.close()
+            raise
+        client._tasks = [asyncio.create_task(client._receive()), asyncio.create_task(client._watch())]
+        return client
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def generate(self, gateway: str, request: GenerateRequest) -> Finished | Refused:
+        """Submit a request and wait for its end. Cancelling the call aborts the request."""
+        self._require_alive()
+        future: asyncio.Future[Finished | Refused] = asyncio.get_running_loop().create_future()
+        self._answers[request.request_id] = future
+        await self._send(Submit(gateway, request))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            await self._send(Abort((request.request_id,)))
+            raise
+        finally:
+            self._answers.pop(request.request_id, None)
+
+    async def ping(self, timeout: float) -> LoadReport:
+        """Cross the step loop. Raises TimeoutError if the engine does not step, EngineDiedError if it is gone."""
+        self._require_alive()
+        number = next(self._numbers)
+        future: asyncio.Future[LoadReport] = asyncio.get_running_loop().create_future()
+        self._pongs[number] = future
+        try:
+            await self._send(Ping(number))
+            return await asyncio.wait_for(future, timeout)
+        finally:
+            del self._pongs[number]
+
+    def kill(self) -> None:
+        """End the process at once, as when it has stopped answering."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def close(self) -> None:
+        """Ask the process to end, then make it. Leaves nothing behind."""
+        with contextlib.suppress(TimeoutError):
+            if self.alive:
+                await asyncio.wait_for(self._send(Shutdown()), SHUTDOWN_SECONDS)
+                await asyncio.wait_for(self._process.wait(), SHUTDOWN_SECONDS)
+        if self.alive:
+            self.kill()
+            await self._process.wait()
+        for task in self._tasks:
+            task.cancel()
+        self._control.close()
+        for path in Path(self._folder).iterdir():
+            path.unlink()
+        Path(self._folder).rmdir()
+
+    async def _send(self, message: ToEngine) -> None:
+        await self._control.send(encode(message))
+
+    def _require_alive(self) -> None:
+        if not self.alive:
+            raise EngineDiedError(f"the engine process {self.pid} has ended with status {self._process.returncode}")
+
+    async def _await_ready(self) -> EngineInfo:
+        first: Coroutine[Any, Any, bytes] = self._control.recv()
+        receive, died = asyncio.ensure_future(first), asyncio.create_task(self._process.wait())
+        await asyncio.wait({receive, died}, return_when=asyncio.FIRST_COMPLETED)
+        if not receive.done():
+            receive.cancel()
+            raise EngineStartError(f"the engine process ended with status {died.result()} before it was ready")
+        died.cancel()
+        match decode_control(receive.result()):
+            case Ready(info):
+                return info
+            case StartFailed(message):
+                raise EngineStartError(message)
+            case other:
+                raise AssertionError(f"unexpected first message {other!r}")
+
+    async def _receive(self) -> None:
+        while True:
+            message = decode_control(await self._control.recv())
+            match message:
+                case Finished(summary):
+                    self._resolve(summary.request_id, message)
+                case Refused(request_id):
+                    self._resolve(request_id, message)
+                case Pong(number, load) if (future := self._pongs.get(number)) is not None and not future.done():
+                    future.set_result(load)
+
+    def _resolve(self, request_id: str, answer: Finished | Refused) -> None:
+        future = self._answers.get(request_id)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    async def _watch(self) -> None:
+        status = await self._process.wait()
+        error = EngineDiedError(f"the engine process {self.pid} has ended with status {status}")
+        for future in (*self._answers.values(), *self._pongs.values()):
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,186 @@
+"""The process an engine lives in: inbox, step, publish, and again.
+
+It is a process of its own because a thread stuck in a collective can be neither killed nor waited for, and because
+it would share the interpreter lock with the replica's event loop. Start it with `EngineClient`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+import traceback
+import uuid
+from collections import OrderedDict, defaultdict
+from importlib import import_module
+
+import msgspec
+import zmq
+
+from cluster.bus import HEARTBEAT_SECONDS, BusServer
+from cluster.codec import (
+    Abort,
+    EngineInfo,
+    Finished,
+    FromEngineControl,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Shutdown,
+    StartFailed,
+    Submit,
+    TokenRow,
+    decode_to_engine,
+    encode,
+)
+from replicas.config import EngineConfig
+from replicas.engine import Engine
+from replicas.messages import RequestSummary, StepOutput
+
+MAX_EARLY_ABORTS = 10_000
+
+
+class EngineSpec(msgspec.Struct, frozen=True):
+    """What to start: `builder` is "module:function", called as function(path, config, on_stage) -> Engine."""
+
+    model_path: str
+    config: EngineConfig
+    control_address: str
+    bus_host: str
+    builder: str = "replicas.build:build_engine"
+
+
+class EngineLoop:
+    """Joins one engine to the control channel and the bus."""
+
+    def __init__(self, engine: Engine, control: zmq.Socket[bytes], bus: BusServer) -> None:
+        self._engine = engine
+        self._control = control
+        self._bus = bus
+        self._gateway_of: dict[str, str] = {}
+        self._early_aborts: OrderedDict[str, None] = OrderedDict()
+        self._stopping = False
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._control, zmq.POLLIN)
+        poller.register(self._bus.socket, zmq.POLLIN)
+        parent = os.getppid()
+        while not self._stopping and os.getppid() == parent:
+            poller.poll(0 if self._engine.has_work else HEARTBEAT_SECONDS * 1000)
+            self._take_in()
+            if self._engine.has_work:
+                self._publish(self._engine.step())
+            now = time.monotonic()
+            self._bus.report(self._engine.load(), now, final=not self._engine.has_work)
+            for gateway in self._bus.keep_alive(now):
+                self._abort([name for name, owner in self._gateway_of.items() if owner == gateway])
+
+    def _take_in(self) -> None:
+        self._abort(self._bus.receive(time.monotonic()))
+        while True:
+            try:
+                message = decode_to_engine(self._control.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            match message:
+                case Submit():
+                    self._submit(message)
+                case Abort(request_ids):
+                    self._abort(request_ids)
+                case Ping(number):
+                    self._answer(Pong(number, self._engine.load()))
+                case Shutdown():
+                    self._stopping = True
+
+    def _submit(self, message: Submit) -> None:
+        request = message.request
+        try:
+            self._engine.add(request)
+        except ValueError as error:
+            self._answer(Refused(request.request_id, str(error)))
+            return
+        self._gateway_of[request.request_id] = message.gateway
+        if request.request_id in self._early_aborts:
+            del self._early_aborts[request.request_id]
+            self._abort((request.request_id,))
+
+    def _abort(self, request_ids: list[str] | tuple[str, ...]) -> None:
+        """End requests. One that has not arrived yet is remembered, since the bus may overtake the unary call."""
+        for request_id in request_ids:
+            summary = self._engine.abort(request_id)
+            if summary is not None:
+                self._finish(summary)
+                continue
+            self._early_aborts[request_id] = None
+            if len(self._early_aborts) > MAX_EARLY_ABORTS:
+                self._early_aborts.popitem(last=False)
+
+    def _publish(self, output: StepOutput) -> None:
+        rows: dict[str, list[TokenRow]] = defaultdict(list)
+        for event in output.events:
+            rows[self._gateway_of[event.request_id]].append(TokenRow.of(event))
+        self._bus.publish(rows)
+        for summary in output.finished:
+            self._finish(summary)
+
+    def _finish(self, summary: RequestSummary) -> None:
+        del self._gateway_of[summary.request_id]
+        self._answer(Finished(summary))
+
+    def _answer(self, message: FromEngineControl) -> None:
+        self._control.send(encode(message))
+
+
+def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq.Socket[bytes]]) -> EngineLoop:
+    """Build the engine and its bus, and say over the control channel that they are ready."""
+    stages: list[tuple[str, float]] = []
+    module, function = spec.builder.split(":")
+    engine = getattr(import_module(module), function)(
+        spec.model_path, spec.config, lambda name, seconds: stages.append((name, seconds)))
+    epoch = uuid.uuid4().hex
+    bus = BusServer(context, spec.bus_host, epoch)
+    gc.collect()
+    gc.freeze()
+    model = engine.model
+    info = EngineInfo(
+        epoch=epoch,
+        bus_address=bus.address,
+        model_path=spec.model_path,
+        vocab_size=model.vocab_size,
+        max_model_len=model.max_model_len,
+        block_size=engine.config.block_size,
+        eos_token_ids=model.eos_token_ids,
+        num_blocks=model.num_blocks,
+        max_running=engine.config.max_running,
+        dtype=engine.config.dtype,
+        stages=tuple(stages),
+    )
+    control.send(encode(Ready(info)))
+    return EngineLoop(engine, control, bus)
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the replica's to hear; it sends Shutdown
+    spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineSpec)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    control = context.socket(zmq.PAIR)
+    control.setsockopt(zmq.LINGER, 1000)
+    control.connect(spec.control_address)
+    try:
+        loop = start(spec, control, context)
+    except Exception as error:  # whatever the reason, the replica must hear it
+        traceback.print_exc()
+        control.send(encode(StartFailed(f"{type(error).__name__}: {error}" if str(error) else repr(error))))
+        control.close()
+        context.term()
+        return 1
+    loop.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

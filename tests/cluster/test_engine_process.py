@@ -1,0 +1,151 @@
+"""A real engine process behind its client, and the bus between it and a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from cluster.bus_client import BusClient
+from cluster.codec import Finished, Refused, TokenRow
+from cluster.engine_client import EngineClient, EngineDiedError, EngineStartError
+from cluster.gateway.feed import TokenFeed
+from replicas.config import EngineConfig
+from tests.support.checking_executor import continuation
+from tests.support.engines import request
+
+CONFIG = EngineConfig(block_size=4, max_batched_tokens=16, max_running=4)
+CHECKING = "tests.support.builders:checking"
+
+
+@pytest.fixture
+async def engine():
+    client = await EngineClient.start("a model", CONFIG, "127.0.0.1", CHECKING)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def bus():
+    client = BusClient()
+    yield client
+    client.close()
+
+
+async def read_all(feed: TokenFeed) -> tuple[list[int], str]:
+    token_ids: list[int] = []
+    while True:
+        new, reason = await feed.next()
+        token_ids += new
+        if reason is not None:
+            return token_ids, reason
+
+
+async def test_tokens_come_over_the_bus_and_the_summary_repeats_them(engine, bus):
+    await bus.connect(engine.info.bus_address)
+    feed = TokenFeed("r")
+    bus.subscribe(feed)
+    call = asyncio.create_task(engine.generate(bus.gateway_id, request("r", [1, 2, 3], 10)))
+    assert await read_all(feed) == (continuation([1, 2, 3], 10), "length")
+    answer = await call
+    assert isinstance(answer, Finished)
+    assert list(answer.summary.token_ids) == continuation([1, 2, 3], 10)
+    assert bus.lost_messages == 0
+
+
+async def test_a_gateway_that_never_said_hello_still_gets_its_summary(engine):
+    answer = await engine.generate("a stranger", request("r", [1, 2, 3], 10))
+    assert list(answer.summary.token_ids) == continuation([1, 2, 3], 10)
+
+
+async def test_an_impossible_request_is_refused_with_the_reason(engine):
+    answer = await engine.generate("nobody", request("r", [1] * 300, 10))
+    assert isinstance(answer, Refused)
+    assert "limit of 256" in answer.message
+
+
+async def test_an_abort_on_the_bus_ends_the_call_and_frees_the_blocks(engine, bus):
+    await bus.connect(engine.info.bus_address)
+    feed = TokenFeed("r")
+    bus.subscribe(feed)
+    bus.assign("r", engine.info.bus_address)
+    call = asyncio.create_task(engine.generate(bus.gateway_id, request("r", [1, 2, 3], 200)))
+    await feed.next()
+    bus.abort("r")
+    answer = await asyncio.wait_for(call, 5)
+    assert answer.summary.finish_reason == "abort"
+    load = await engine.ping(5)
+    assert (load.running, load.kv_blocks_free) == (0, load.kv_blocks_total)
+
+
+async def test_an_abort_that_overtakes_its_request_is_remembered(engine, bus):
+    await bus.connect(engine.info.bus_address)
+    bus.assign("r", engine.info.bus_address)
+    bus.abort("r")
+    await asyncio.sleep(0.2)
+    answer = await asyncio.wait_for(engine.generate(bus.gateway_id, request("r", [1, 2, 3], 200)), 5)
+    assert (answer.summary.finish_reason, len(answer.summary.token_ids)) == ("abort", 0)
+
+
+async def test_a_cancelled_call_aborts_its_request(engine):
+    call = asyncio.create_task(engine.generate("nobody", request("r", [1, 2, 3], 200)))
+    await asyncio.sleep(0.05)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (await engine.ping(5)).running == 0
+
+
+async def test_a_killed_engine_fails_its_calls_at_once(engine):
+    call = asyncio.create_task(engine.generate("nobody", request("r", [1, 2, 3], 250)))
+    await engine.ping(5)
+    os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(EngineDiedError):
+        await asyncio.wait_for(call, 5)
+    with pytest.raises(EngineDiedError):
+        await engine.generate("nobody", request("s", [1]))
+
+
+async def test_a_stopped_engine_does_not_answer_a_ping(engine):
+    os.kill(engine.pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        await engine.ping(0.3)
+    os.kill(engine.pid, signal.SIGCONT)
+    await engine.ping(5)
+
+
+@pytest.mark.parametrize(("builder", "words"), [("broken", "a model is no model"), ("dying", "status 7")])
+async def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(builder, words, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(EngineStartError, match=words):
+        await EngineClient.start("a model", CONFIG, "127.0.0.1", f"tests.support.builders:{builder}")
+    assert list(Path(tmp_path).iterdir()) == []
+
+
+class TestTokenFeed:
+    async def test_repeated_tokens_are_dropped_and_a_gap_is_filled_by_the_summary(self, engine):
+        summary = (await engine.generate("nobody", request("r", [5], 6))).summary
+        rows = [TokenRow("r", 0, 0, index, (token,)) for index, token in enumerate(summary.token_ids)]
+        feed = TokenFeed("r")
+        for row in (rows[0], rows[0], rows[1], rows[3], rows[4]):
+            feed.push(row)
+        assert await feed.next() == (list(summary.token_ids[:2]), None)
+        feed.end(summary)
+        assert await feed.next() == (list(summary.token_ids[2:]), "length")
+
+    async def test_another_attempt_is_not_mixed_in(self):
+        feed = TokenFeed("r", attempt=1)
+        feed.push(TokenRow("r", 0, 0, 0, (9,)))
+        feed.push(TokenRow("r", 1, 0, 0, (8,)))
+        assert await feed.next() == ([8], None)
+
+    async def test_what_arrived_before_a_failure_is_read_first(self):
+        feed = TokenFeed("r")
+        feed.push(TokenRow("r", 0, 0, 0, (8,)))
+        feed.fail(EngineDiedError("gone"))
+        assert await feed.next() == ([8], None)
+        with pytest.raises(EngineDiedError):
+            await feed.next()
