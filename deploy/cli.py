@@ -1,0 +1,165 @@
+"""The command `mobula`. Each subcommand reads its options, imports what it needs and hands over."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deploy.errors import UserError
+
+if TYPE_CHECKING:
+    from deploy.config import MobulaConfig
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+bench = typer.Typer(no_args_is_help=True, help="Measure what a part costs on this machine.")
+app.add_typer(bench, name="bench")
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
+Port = Annotated[int | None, typer.Option(help="TCP port to listen on.", min=1, max=65535, show_default="8000")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON, too.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+
+
+def main() -> None:
+    """Run the command line. A mistake of the user's ends in one message and exit status 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+@app.callback()
+def about(
+    show_version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    """Serve large language models over HTTP from many GPUs."""
+    if show_version:
+        print(f"mobula {version('mobula-serve')}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL or FILE]", help="Catalogue name, folder, .gguf file, hub id, or a .yaml file."),
+    ] = None,
+    host: Host = None,
+    port: Port = None,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
+    """Serve a model, or all that a configuration file names."""
+    from deploy.preflight import check_address, fetch_and_check_models
+    from deploy.provenance import check_provenance
+
+    check_provenance(Path.cwd())
+    config = _read_target(target, host, port)
+    check_address(config.gateway.host, config.gateway.port)
+    fetch_and_check_models(config)
+    from deploy.serve import serve as run
+
+    run(config, json_file=json_file, quiet=quiet)
+
+
+@app.command()
+def chat(
+    url: Annotated[str, typer.Option(help="Address of the server.")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="Model to talk to.", show_default="the first one served")] = None,
+) -> None:
+    """Talk to a served model in the terminal."""
+    from deploy.chat import chat as run
+
+    run(url, model)
+
+
+@app.command()
+def models(json_file: JsonFile = None, quiet: Quiet = False) -> None:
+    """List the catalogue: models that need no model hub."""
+    from deploy.catalog import entries
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": entry.name,
+            "model": entry.title,
+            "bytes": entry.file.size,
+            "licence": entry.licence,
+            "cached": entry.cached,
+        }
+        for entry in entries()
+    ]
+    _write_json(json_file, {"models": rows})
+    if not quiet:
+        _print_table(rows)
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="Configuration file.")], json_file: JsonFile = None, quiet: Quiet = False
+) -> None:
+    """Say whether `serve FILE` would start, without starting or fetching anything."""
+    from deploy.config import load_config
+    from deploy.preflight import check_models
+
+    try:
+        found = check_models(load_config(file))
+    except UserError as error:
+        _write_json(json_file, {"ok": False, "error": str(error)})
+        raise
+    _write_json(json_file, {"ok": True, "models": [asdict(model) for model in found]})
+    if quiet:
+        return
+    for model in found:
+        shape = f"opens, {model.config.architecture}, {model.config.num_layers} layers" if model.config else None
+        print(f"{model.id}: {shape or f'{model.source} is not on this machine yet; serve will fetch it'}")
+    print(f"{file} is valid")
+
+
+@bench.command("gateway")
+def bench_gateway(json_file: JsonFile = None, quiet: Quiet = False) -> None:
+    """What HTTP, gateway, handle and bus add to an engine."""
+    from deploy.bench.gateway import run
+
+    run(json_file=json_file, quiet=quiet)
+
+
+def _read_target(target: str | None, host: str | None, port: int | None) -> MobulaConfig:
+    """The configuration that `serve` was asked for; options win over the file."""
+    from deploy.catalog import DEFAULT_MODEL
+    from deploy.config import config_for_model, load_config
+
+    is_file = target is not None and target.endswith((".yaml", ".yml"))
+    config = load_config(Path(target)) if target and is_file else config_for_model(target or DEFAULT_MODEL)
+    changes = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    return config.model_copy(update={"gateway": config.gateway.model_copy(update=changes)})
+
+
+def _write_json(file: Path | None, result: dict[str, Any]) -> None:
+    if file is None:
+        return
+    try:
+        file.write_text(json.dumps(result, indent=2, default=str) + "\n")
+    except OSError as error:
+        raise UserError(f"the result cannot be written to {file}: {error.strerror}") from error
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "model", "size", "licence", "cached", box=None)
+    for row in rows:
+        cached = "yes" if row["cached"] else "no"
+        table.add_row(row["name"], row["model"], f"{row['bytes'] / 1e6:.0f} MB", row["licence"], cached)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What can go wrong is found before Ray starts: models that are not there or do not open, an address that is taken."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deploy.catalog import CatalogEntry, HubModel, identify, resolve
+from deploy.config import MobulaConfig, ModelSection
+from deploy.errors import UserError
+from deploy.progress import download_bar
+
+if TYPE_CHECKING:
+    from replicas.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedModel:
+    """What a look at a model's files found; `path` and `config` are None if it is not on this machine yet."""
+
+    id: str
+    source: str
+    path: Path | None = None
+    config: ModelConfig | None = None
+
+
+def check_models(config: MobulaConfig) -> list[CheckedModel]:
+    """Open every model that is on this machine, and fetch nothing. Raises UserError at the first that does not open."""
+    return [_check(model) for model in config.models]
+
+
+def fetch_and_check_models(config: MobulaConfig) -> list[CheckedModel]:
+    """Fetch every model that is not on this machine yet, and open it."""
+    return [_open(model, _fetch(model.source)) for model in config.models]
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise UserError unless a server can listen on this address."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(f"port {port} on {host} is in use by another program; choose one with --port") from error
+        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}") from error
+
+
+def _check(model: ModelSection) -> CheckedModel:
+    match identify(model.source):
+        case CatalogEntry(cached=False) | HubModel():
+            return CheckedModel(model.id, model.source)
+        case _:
+            return _open(model, resolve(model.source))
+
+
+def _fetch(source: str) -> Path:
+    with download_bar(source) as progress:
+        return resolve(source, progress)
+
+
+def _open(model: ModelSection, path: Path) -> CheckedModel:
+    from replicas.loading.checkpoint import open_checkpoint
+    from replicas.text.tokenizer import Tokenizer
+
+    try:
+        checkpoint = open_checkpoint(path)
+        Tokenizer.open(path)
+    except (ValueError, OSError) as error:
+        raise UserError(f"the model {model.id} cannot be loaded: {error}") from error
+    return CheckedModel(model.id, model.source, path, checkpoint.config)
