@@ -109,6 +109,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     epoch: str
     bus_address: str
     model_path: str
+    model_name: str
     vocab_size: int
     max_model_len: int
     block_size: int

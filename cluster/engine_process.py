@@ -150,6 +150,7 @@ def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq
         epoch=epoch,
         bus_address=bus.address,
         model_path=spec.model_path,
+        model_name=model.name,
         vocab_size=model.vocab_size,
         max_model_len=model.max_model_len,
         block_size=engine.config.block_size,

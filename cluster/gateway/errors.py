@@ -1,0 +1,37 @@
+"""What a caller is told when something is wrong: OpenAI's error object, one short sentence, never a stack trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MAX_MESSAGE = 500
+
+
+class ApiError(Exception):
+    """An error with an HTTP status. `param` names the field at fault, `code` is for programs."""
+
+    def __init__(self, status: int, message: str, *, kind: str = "invalid_request_error", param: str | None = None,
+                 code: str | None = None, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+        self.body = error_object(message, kind, param, code)
+
+
+def error_object(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message[:MAX_MESSAGE], "type": kind, "param": param, "code": code}}
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, retry_after: int = 1) -> ApiError:
+    return ApiError(503, message, kind="server_error", code="unavailable", headers={"Retry-After": str(retry_after)})
+
+
+def context_length_exceeded(limit: int, prompt: int, asked: int | None, param: str) -> ApiError:
+    """`asked` is max_tokens as the caller gave it, None if it was left open."""
+    wanted = f"{prompt} tokens in the prompt and {asked} for the answer" if asked else f"{prompt} tokens in the prompt"
+    return bad_request(f"This model's maximum context length is {limit} tokens, but you asked for {wanted}.",
+                       param, "context_length_exceeded")

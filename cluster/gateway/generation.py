@@ -1,0 +1,155 @@
+"""One prompt on its way through the cluster: submit, read tokens, make text, and leave nothing running behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from cluster.codec import Finished, Refused
+from cluster.gateway.errors import ApiError, bad_request, unavailable
+from cluster.gateway.feed import TokenFeed
+from cluster.gateway.service import GatewayService, ModelService
+from cluster.gateway.text_stream import TextStream
+from replicas.messages import FinishReason, GenerateRequest
+
+ABORT_GRACE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of choice `index`; `finish_reason` comes with the last one."""
+
+    index: int
+    text: str
+    finish_reason: FinishReason | None
+
+
+class Generation:
+    """Iterate `deltas` once. However that ends, by exhaustion, an error or cancellation, the engine stops working for
+    it and its KV blocks become free."""
+
+    def __init__(self, gateway: GatewayService, model: ModelService, request: GenerateRequest, text: TextStream,
+                 index: int, arrival: float) -> None:
+        self.request = request
+        self.text = text
+        self.index = index
+        self._gateway = gateway
+        self._model = model
+        self._arrival = arrival
+        self._feed = TokenFeed(request.request_id, request.attempt)
+        self._call: asyncio.Task[Finished | Refused] | None = None
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """At least one delta, the last of which has a finish_reason. Raises ApiError."""
+        self._gateway.bus.subscribe(self._feed)
+        self._call = asyncio.create_task(self._model.port.generate(self.request))
+        self._call.add_done_callback(self._on_answer)
+        last, outcome = self._arrival, "error"
+        try:
+            while self.text.finish_reason is None:
+                token_ids, reason = await self._feed.next()
+                last = self._observe_tokens(last, len(token_ids))
+                for some, its_reason in self._portions(token_ids, reason):
+                    text = self.text.push(some, its_reason)
+                    if text or self.text.finish_reason is not None:
+                        yield Delta(self.index, text, self.text.finish_reason)
+                    if self.text.finish_reason is not None:
+                        break
+            outcome = self.text.finish_reason
+        except ApiError as error:
+            outcome = "refused" if error.status < 500 else "error"
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome = "abort"
+            raise
+        finally:
+            self._leave(outcome)
+
+    async def cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache; known once the engine has ended the request."""
+        assert self._call is not None, "the generation has not begun"
+        if self._feed.summary is None:
+            await asyncio.wait({self._call}, timeout=ABORT_GRACE_SECONDS)
+        return self._feed.summary.cached_tokens if self._feed.summary else 0
+
+    def _portions(self, token_ids: list[int], reason: FinishReason | None
+                  ) -> list[tuple[list[int], FinishReason | None]]:
+        """What goes into one event: all tokens that wait, or each alone."""
+        if self._gateway.settings.share_events or len(token_ids) < 2:
+            return [(token_ids, reason)]
+        *first, last = token_ids
+        return [([token_id], None) for token_id in first] + [([last], reason)]
+
+    def _on_answer(self, call: asyncio.Task[Finished | Refused]) -> None:
+        if call.cancelled():
+            self._feed.fail(unavailable("The request was cancelled."))
+        elif (error := call.exception()) is not None:
+            self._feed.fail(error if isinstance(error, ApiError) else unavailable(
+                "The replica that served this request failed; try again."))
+        elif isinstance(answer := call.result(), Refused):
+            self._feed.fail(bad_request(answer.message + "."))
+        else:
+            self._feed.end(answer.summary)
+
+    def _observe_tokens(self, last: float, count: int) -> float:
+        now, metrics = time.perf_counter(), self._gateway.metrics
+        if count and last == self._arrival:
+            metrics.ttft.labels(self._model.id).observe(now - last)
+        elif count:
+            metrics.itl.labels(self._model.id).observe((now - last) / count)
+        return now if count else last
+
+    def _leave(self, outcome: str) -> None:
+        assert self._call is not None
+        metrics, model = self._gateway.metrics, self._model.id
+        metrics.requests.labels(model, outcome).inc()
+        metrics.e2e.labels(model).observe(time.perf_counter() - self._arrival)
+        metrics.prompt_tokens.labels(model).inc(len(self.request.token_ids))
+        metrics.generation_tokens.labels(model).inc(self.text.num_tokens)
+        self._call.add_done_callback(self._on_end)
+        if not self._call.done() and self._feed.finish_reason is None:
+            self._gateway.bus.abort(self.request.request_id)
+            asyncio.get_running_loop().call_later(ABORT_GRACE_SECONDS, self._call.cancel)
+        self._gateway.bus.unsubscribe(self.request.request_id)
+
+    def _on_end(self, _: object) -> None:
+        if self._feed.summary is not None:
+            self._gateway.metrics.queue.labels(self._model.id).observe(self._feed.summary.queue_seconds)
+            self._gateway.metrics.cached_tokens.labels(self._model.id).inc(self._feed.summary.cached_tokens)
+
+
+async def merge(generations: list[Generation]) -> AsyncIterator[Delta]:
+    """The deltas of several generations as they come. If one fails, all end."""
+    if len(generations) == 1:
+        async with aclosing(generations[0].deltas()) as deltas:
+            async for delta in deltas:
+                yield delta
+        return
+    queue: asyncio.Queue[Delta | BaseException | None] = asyncio.Queue()
+
+    async def forward(generation: Generation) -> None:
+        try:
+            async for delta in generation.deltas():
+                queue.put_nowait(delta)
+            queue.put_nowait(None)
+        except ApiError as error:
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(forward(generation)) for generation in generations]
+    try:
+        remaining = len(tasks)
+        while remaining:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                remaining -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

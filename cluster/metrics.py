@@ -1,0 +1,82 @@
+"""What Prometheus sees. Names follow the field: TTFT, ITL, queue time, running, waiting, KV blocks.
+
+Label values come from the configuration or from fixed sets, never from a request, so the number of series is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from replicas.messages import LoadReport
+
+Outcome = Literal["stop", "length", "abort", "error", "refused"]
+LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
+DURATIONS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
+
+GAUGES = {
+    "running": ("requests_running", "Requests in the engine's batch"),
+    "waiting": ("requests_waiting", "Requests waiting for the engine's batch"),
+    "waiting_prefill_tokens": ("waiting_prefill_tokens", "Prompt tokens that are yet to be computed"),
+    "kv_blocks_total": ("kv_blocks", "KV blocks of the pool"),
+    "kv_blocks_free": ("kv_blocks_free", "KV blocks that can be allocated now, cached ones included"),
+}
+COUNTERS = {
+    "steps_total": ("engine_steps", "Engine steps"),
+    "preemptions_total": ("preemptions", "Requests that gave up their KV blocks to be recomputed later"),
+    "prefix_query_tokens_total": ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
+    "prefix_hit_tokens_total": ("prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+    "prompt_tokens_total": ("engine_prompt_tokens", "Prompt tokens of requests that the engine ended"),
+    "generation_tokens_total": ("engine_generation_tokens", "Tokens that the engine sampled"),
+}
+
+
+class GatewayMetrics:
+    """One registry a gateway. `loads` gives the last load report of every replica by a stable name."""
+
+    def __init__(self, loads: Callable[[], dict[str, LoadReport]]) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_EngineCollector(loads))
+
+        def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
+            return Histogram(f"mobula_{name}", text, ["model"], buckets=tuple(buckets), registry=self._registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"mobula_{name}", text, ["model", *labels], registry=self._registry)
+
+        self.ttft = histogram("time_to_first_token_seconds", "From the request's arrival to its first token", LATENCIES)
+        self.itl = histogram("inter_token_latency_seconds", "Between two tokens of a request", LATENCIES)
+        self.e2e = histogram("e2e_request_latency_seconds", "From the request's arrival to its end", DURATIONS)
+        self.queue = histogram("request_queue_time_seconds", "In the engine before the first step", LATENCIES)
+        self.requests = counter("requests", "Generations by outcome; each prompt of a batch counts", "outcome")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens as usage states them")
+        self.cached_tokens = counter("prompt_tokens_cached", "Prompt tokens served from the prefix cache")
+        self.generation_tokens = counter("generation_tokens", "Output tokens as usage states them")
+
+    def render(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    """Turns the replicas' last load reports into gauges and counters at scrape time."""
+
+    def __init__(self, loads: Callable[[], dict[str, LoadReport]]) -> None:
+        self._loads = loads
+
+    def collect(self) -> Iterable[Metric]:
+        loads = self._loads()
+        for field, (name, text) in GAUGES.items():
+            gauge = GaugeMetricFamily(f"mobula_{name}", text, labels=["replica"])
+            for replica, load in loads.items():
+                gauge.add_metric([replica], getattr(load, field))
+            yield gauge
+        for field, (name, text) in COUNTERS.items():
+            counter = CounterMetricFamily(f"mobula_{name}", text, labels=["replica"])
+            for replica, load in loads.items():
+                counter.add_metric([replica], getattr(load, field))
+            yield counter
