@@ -45,9 +45,8 @@ class Engine:
         self._pool = BlockPool(model.num_blocks)
         self._scheduler = Scheduler(config, self._pool)
         self._sequences: dict[str, Sequence] = {}
-        self._pace = Pace()
         self._arrivals = 0
-        self._steps = self._query_tokens = self._hit_tokens = self._prompt_tokens = self._generated_tokens = 0
+        self._reset_statistics()
 
     @property
     def has_work(self) -> bool:
@@ -123,9 +122,12 @@ class Engine:
             generation_tokens_total=self._generated_tokens,
         )
 
-    def reset_prefix_cache(self) -> None:
-        """Forget the cached content of all free blocks."""
+    def reset(self) -> None:
+        """Forget cached content, pace and counters of an idle engine, as if it had just started."""
+        assert not self.has_work, "an engine with work cannot be reset"
         self._pool.clear()
+        self._pool.drain_events()
+        self._reset_statistics()
 
     def check_integrity(self) -> None:
         """Prove that pool, scheduler and engine agree (between two steps). Raises AssertionError."""
@@ -136,6 +138,10 @@ class Engine:
 
     def close(self) -> None:
         self._executor.close()
+
+    def _reset_statistics(self) -> None:
+        self._pace = Pace()
+        self._steps = self._query_tokens = self._hit_tokens = self._prompt_tokens = self._generated_tokens = 0
 
     def _validate(self, request: GenerateRequest) -> None:
         if request.request_id in self._sequences:

@@ -1,0 +1,81 @@
+"""From a model's files to a running engine, stage by stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from parallel.mesh import Mesh
+from replicas.config import EngineConfig
+from replicas.engine import Engine, ServedModel
+from replicas.executor import InProcessExecutor
+from replicas.layers.attention import allocate_kv_layers, kv_bytes_per_block
+from replicas.loading.checkpoint import Checkpoint, load_model, open_checkpoint, resolve_dtype
+from replicas.messages import GenerateRequest
+from replicas.runner import ModelRunner
+from replicas.sampling.params import SamplingParams
+
+OnStage = Callable[[str, float], None]
+
+WARM_UP_PROMPT = 64
+WARM_UP_REQUESTS = 4
+
+
+def build_engine(path: str, config: EngineConfig, on_stage: OnStage = lambda name, seconds: None) -> Engine:
+    """An engine on one device, warmed up. `on_stage` hears each stage's name and seconds.
+    Raises ValueError if the files or the configuration cannot be served."""
+    mesh, device = Mesh(), torch.device(config.device)
+    with _stage("open the checkpoint", on_stage):
+        checkpoint = open_checkpoint(Path(path))
+        dtype = resolve_dtype(config.dtype, checkpoint.config, device)
+    with _stage("load the weights", on_stage):
+        model = load_model(checkpoint, mesh, dtype, device)
+    with _stage("allocate the KV cache", on_stage):
+        served = plan_capacity(checkpoint, config, dtype)
+        kv_layers = allocate_kv_layers(checkpoint.config, mesh, served.num_blocks, config.block_size, dtype, device)
+    runner = ModelRunner(model, kv_layers, config.block_size, config.max_running, served.eos_token_ids)
+    engine = Engine(replace(config, dtype=str(dtype).removeprefix("torch.")), served, InProcessExecutor(runner))
+    with _stage("warm up", on_stage):
+        warm_up(engine)
+    return engine
+
+
+def plan_capacity(checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype) -> ServedModel:
+    """How many KV blocks the memory holds, and how long a request may therefore become."""
+    model = checkpoint.config
+    block_bytes = kv_bytes_per_block(model, Mesh(), config.block_size, dtype)
+    num_blocks = config.kv_cache_memory // block_bytes
+    if num_blocks < 1:
+        raise ValueError(f"kv_cache_memory is {config.kv_cache_memory} bytes, but one block of {config.block_size} "
+                         f"tokens takes {block_bytes} bytes: raise it or lower block_size")
+    if config.max_model_len > model.max_positions:
+        raise ValueError(f"max_model_len is {config.max_model_len}, but the model was made for at most "
+                         f"{model.max_positions} tokens")
+    max_model_len = min(config.max_model_len or model.max_positions, num_blocks * config.block_size)
+    name = f"{checkpoint.path.name}/{str(dtype).removeprefix('torch.')}"
+    return ServedModel(name, model.vocab_size, max_model_len, model.eos_token_ids, num_blocks)
+
+
+def warm_up(engine: Engine) -> None:
+    """Run a small prefill and some decodes, so that the first request does not pay for first calls."""
+    length = min(WARM_UP_PROMPT, engine.model.max_model_len - 2)
+    if length < 1:
+        return
+    for index in range(WARM_UP_REQUESTS):
+        sampling = SamplingParams(max_tokens=2, temperature=float(index % 2), ignore_eos=True)
+        engine.add(GenerateRequest(f"warm-up {index}", (index,) * length, sampling))
+    while engine.has_work:
+        engine.step()
+    engine.reset()
+
+
+@contextmanager
+def _stage(name: str, on_stage: OnStage) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    on_stage(name, time.monotonic() - started)
