@@ -18,6 +18,7 @@ class ForwardBatch:
     `context_lens[s]` counts the tokens of sequence s after this step (cached ones and those of this step);
     its queries are the last of them. `slots_T[t]` = block id * block size + offset, where token t's keys and
     values are written. The Python lists repeat the index tensors so that CPU code need not read them back.
+    `rope_lengths_T` serves dynamic rope scaling only: max(prompt length, position + 1) of each token.
     """
 
     token_ids_T: torch.Tensor
@@ -27,6 +28,7 @@ class ForwardBatch:
     logit_rows_R: torch.Tensor
     query_starts: list[int]
     context_lens: list[int]
+    rope_lengths_T: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ class RopeScaling:
 class ModelConfig:
     """Shapes and constants of a decoder. Lengths in tokens, sizes in elements.
 
-    `sliding_windows` has one entry a layer: the number of tokens a query sees including itself, 0 for all."""
+    `sliding_windows` has one entry a layer: the number of tokens a query sees including itself, 0 for all.
+    `rope_freq_factors`, where a GGUF file has them, divide the rotary frequencies one by one."""
 
     architecture: str
     vocab_size: int
@@ -54,6 +55,7 @@ class ModelConfig:
     dtype: Dtype
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    rope_freq_factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

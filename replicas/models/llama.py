@@ -1,0 +1,168 @@
+"""The Llama family: Llama 2 and 3, SmolLM2, Mistral, Qwen2 and Qwen3 are one decoder with a few switches.
+
+Pre-normalised blocks of grouped-query attention and a gated SiLU MLP. The switches are fields of `ModelConfig`:
+biases, normalised queries and keys, sliding windows, a tied head. Weights carry the names that Hugging Face
+checkpoints use; how the ranks divide them is the business of `parallel.layers`.
+
+Shape suffixes: T tokens of the step, R rows to sample, H hidden, Q query heads, K KV heads, D head dimension,
+F intermediate, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from parallel.layers import ColumnParallelLinear, Layer, Placement, RowParallelLinear, VocabParallelEmbedding
+from parallel.mesh import Mesh
+from parallel.sharding import Shard, WeightSlot, even_shard, kv_head_shard
+from replicas.batch import ForwardBatch, KvLayer
+from replicas.config import ModelConfig
+from replicas.layers.attention import Attend, attention_backend, write_kv
+from replicas.layers.norm import RMSNorm
+from replicas.layers.rope import RotaryEmbedding, apply_rope
+
+WeightSlots = Iterator[tuple[str, WeightSlot]]
+
+
+class Attention(Layer):
+    def __init__(self, prefix: str, config: ModelConfig, placement: Placement) -> None:
+        super().__init__()
+        head_dim, mesh = config.head_dim, placement.mesh
+        query_heads = even_shard(config.num_heads, mesh, "num_attention_heads")
+        kv_heads = kv_head_shard(config.num_kv_heads, mesh)
+        self.head_dim = head_dim
+        self.num_heads = query_heads.stop - query_heads.start
+        self.num_kv_heads = kv_heads.stop - kv_heads.start
+        parts = {
+            f"{prefix}.q_proj": (config.num_heads * head_dim, _of_heads(query_heads, head_dim)),
+            f"{prefix}.k_proj": (config.num_kv_heads * head_dim, _of_heads(kv_heads, head_dim)),
+            f"{prefix}.v_proj": (config.num_kv_heads * head_dim, _of_heads(kv_heads, head_dim)),
+        }
+        self.qkv = ColumnParallelLinear(config.hidden_size, parts, config.qkv_bias, placement)
+        out_shape = (config.hidden_size, config.num_heads * head_dim)
+        self.out = RowParallelLinear(f"{prefix}.o_proj", out_shape, config.o_bias, placement)
+        self.query_norm: RMSNorm | None = None
+        self.key_norm: RMSNorm | None = None
+        if config.qk_norm:
+            self.query_norm = RMSNorm(f"{prefix}.q_norm", head_dim, config.rms_norm_eps, placement)
+            self.key_norm = RMSNorm(f"{prefix}.k_norm", head_dim, config.rms_norm_eps, placement)
+
+    def forward(
+        self,
+        hidden_TH: torch.Tensor,
+        cos_sin: tuple[torch.Tensor, torch.Tensor],
+        slots_T: torch.Tensor,
+        layer: KvLayer,
+        attend: Attend,
+    ) -> torch.Tensor:
+        num_tokens, num_rotated = hidden_TH.size(0), self.num_heads + self.num_kv_heads
+        qkv_THD = self.qkv(hidden_TH).view(num_tokens, -1, self.head_dim)
+        value_TKD = qkv_THD[:, num_rotated:]
+        if self.query_norm is not None and self.key_norm is not None:
+            query_TQD = self.query_norm(qkv_THD[:, : self.num_heads])
+            key_TKD = self.key_norm(qkv_THD[:, self.num_heads : num_rotated])
+            rotated_THD = apply_rope(torch.cat((query_TQD, key_TKD), dim=1), *cos_sin)
+        else:
+            rotated_THD = apply_rope(qkv_THD[:, :num_rotated], *cos_sin)
+        query_TQD, key_TKD = rotated_THD[:, : self.num_heads], rotated_THD[:, self.num_heads :]
+        write_kv(layer, slots_T, key_TKD, value_TKD)
+        return self.out(attend(query_TQD, layer).flatten(1))
+
+    def weight_slots(self) -> WeightSlots:
+        yield from self.qkv.weight_slots()
+        yield from self.out.weight_slots()
+        if self.query_norm is not None and self.key_norm is not None:
+            yield from self.query_norm.weight_slots()
+            yield from self.key_norm.weight_slots()
+
+
+class Mlp(Layer):
+    def __init__(self, prefix: str, config: ModelConfig, placement: Placement) -> None:
+        super().__init__()
+        size = config.intermediate_size
+        shard = even_shard(size, placement.mesh, "intermediate_size")
+        parts = {f"{prefix}.gate_proj": (size, shard), f"{prefix}.up_proj": (size, shard)}
+        self.gate_up = ColumnParallelLinear(config.hidden_size, parts, config.mlp_bias, placement)
+        self.down = RowParallelLinear(f"{prefix}.down_proj", (config.hidden_size, size), config.mlp_bias, placement)
+
+    def forward(self, hidden_TH: torch.Tensor) -> torch.Tensor:
+        gate_TF, up_TF = self.gate_up(hidden_TH).chunk(2, dim=-1)
+        return self.down(F.silu(gate_TF) * up_TF)
+
+    def weight_slots(self) -> WeightSlots:
+        yield from self.gate_up.weight_slots()
+        yield from self.down.weight_slots()
+
+
+class DecoderLayer(Layer):
+    def __init__(self, prefix: str, config: ModelConfig, placement: Placement) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.attention_norm = RMSNorm(f"{prefix}.input_layernorm", size, eps, placement)
+        self.attention = Attention(f"{prefix}.self_attn", config, placement)
+        self.mlp_norm = RMSNorm(f"{prefix}.post_attention_layernorm", size, eps, placement)
+        self.mlp = Mlp(f"{prefix}.mlp", config, placement)
+
+    def forward(
+        self,
+        hidden_TH: torch.Tensor,
+        cos_sin: tuple[torch.Tensor, torch.Tensor],
+        slots_T: torch.Tensor,
+        layer: KvLayer,
+        attend: Attend,
+    ) -> torch.Tensor:
+        hidden_TH = hidden_TH + self.attention(self.attention_norm(hidden_TH), cos_sin, slots_T, layer, attend)
+        return hidden_TH + self.mlp(self.mlp_norm(hidden_TH))
+
+    def weight_slots(self) -> WeightSlots:
+        for part in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
+            yield from part.weight_slots()
+
+
+class CausalLM(Layer):
+    """`backend` may be exchanged; layers with equal windows share one plan a step."""
+
+    def __init__(self, config: ModelConfig, mesh: Mesh, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        placement = Placement(mesh, dtype, device)
+        vocab_size, hidden_size = config.vocab_size, config.hidden_size
+        self.config = config
+        self.backend = attention_backend(device)
+        self.embedding = VocabParallelEmbedding("model.embed_tokens", vocab_size, hidden_size, placement)
+        self.layers = nn.ModuleList(
+            DecoderLayer(f"model.layers.{index}", config, placement) for index in range(config.num_layers)
+        )
+        self.norm = RMSNorm("model.norm", hidden_size, config.rms_norm_eps, placement)
+        self.head = self.embedding
+        if not config.tie_word_embeddings:
+            self.head = VocabParallelEmbedding("lm_head", vocab_size, hidden_size, placement)
+        self.rope = RotaryEmbedding(config, device)
+
+    def forward(self, batch: ForwardBatch, kv_layers: Sequence[KvLayer]) -> torch.Tensor:
+        """Computes the step's tokens, writes their keys and values, returns hidden_TH after the final norm."""
+        hidden_TH = self.embedding(batch.token_ids_T)
+        cos_sin = self.rope(batch.positions_T, batch.rope_lengths_T, hidden_TH.dtype)
+        windows = self.config.sliding_windows
+        attends = {window: self.backend(batch, kv_layers[0], window) for window in set(windows)}
+        for decoder_layer, kv_layer, window in zip(self.layers, kv_layers, windows, strict=True):
+            hidden_TH = decoder_layer(hidden_TH, cos_sin, batch.slots_T, kv_layer, attends[window])
+        return self.norm(hidden_TH)
+
+    def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
+        """logits_RV in float32, over the whole vocabulary on every rank."""
+        return self.head.logits(hidden_RH)
+
+    def weight_slots(self) -> dict[str, WeightSlot]:
+        """The checkpoint tensors this rank reads, by name, and where each goes."""
+        parts = [self.embedding, *self.layers, self.norm]
+        if self.head is not self.embedding:
+            parts.append(self.head)
+        return {name: slot for part in parts for name, slot in part.weight_slots()}
+
+
+def _of_heads(heads: Shard, head_dim: int) -> Shard:
+    return Shard(0, heads.start * head_dim, heads.stop * head_dim)
