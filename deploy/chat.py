@@ -122,7 +122,7 @@ def _first_model(client: httpx.Client) -> str:
         _raise_for_status(response)
         served = [str(model["id"]) for model in response.json()["data"]]
     if not served:
-        raise UserError(f"the server at {client.base_url} serves no model")
+        raise UserError(f"the server at {_address(client)} serves no model")
     return served[0]
 
 
@@ -157,13 +157,17 @@ def _told_plainly(client: httpx.Client) -> Iterator[None]:
     try:
         yield
     except httpx.ConnectError as error:
-        raise UserError(f"no server answers at {client.base_url}; start one with: mobula serve") from error
+        raise UserError(f"no server answers at {_address(client)}; start one with: mobula serve") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UserError(f"the connection to {client.base_url} failed: {error or type(error).__name__}") from error
+        raise UserError(f"the connection to {_address(client)} failed: {error or type(error).__name__}") from error
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"what answers at {client.base_url} is not an OpenAI-compatible server") from error
+        raise UserError(f"what answers at {_address(client)} is not an OpenAI-compatible server") from error
+
+
+def _address(client: httpx.Client) -> str:
+    return str(client.base_url).rstrip("/")
 
 
 def _raise_for_status(response: httpx.Response) -> None:

@@ -35,21 +35,27 @@ def main() -> None:
         sys.exit(2)
 
 
-@app.callback()
-def about(
-    show_version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
-) -> None:
-    """Serve large language models over HTTP from many GPUs."""
-    if show_version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"mobula {version('mobula-serve')}")
         raise typer.Exit
+
+
+@app.callback()
+def about(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Serve large language models over HTTP from many GPUs."""
 
 
 @app.command()
 def serve(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL or FILE]", help="Catalogue name, folder, .gguf file, hub id, or a .yaml file."),
+        typer.Argument(metavar="MODEL|FILE", help="Catalogue name, folder, .gguf file, hub id, or a .yaml file."),
     ] = None,
     host: Host = None,
     port: Port = None,
