@@ -56,6 +56,9 @@ class BusServer:
         self._peers: dict[str, _Peer] = {}
         self._last_heartbeat = self._last_state = 0.0
 
+    def knows(self, gateway: str) -> bool:
+        return gateway in self._peers
+
     def receive(self, now: float) -> list[str]:
         """Take in what gateways sent. Returns the ids of the requests they abort."""
         aborted: list[str] = []

@@ -63,33 +63,24 @@ class BusClient:
         self._loop = asyncio.get_running_loop()
         self._lines: dict[str, _Line] = {}
         self._feeds: dict[str, Feed] = {}
-        self._address_of: dict[str, str] = {}
         self._heart = self._loop.create_task(self._beat())
 
     async def connect(self, address: str) -> None:
-        """Return once the engine at `address` has acknowledged this gateway. Raises TimeoutError."""
-        line = self._lines.get(address)
-        if line is None:
-            line = self._open(address)
-            self._send(line, Hello())
-        if not line.welcomed.is_set():
-            await asyncio.wait_for(line.welcomed.wait(), CONNECT_SECONDS)
+        """Return once the engine at `address` has acknowledged a new Hello. Raises TimeoutError."""
+        line = self._lines.get(address) or self._open(address)
+        line.welcomed.clear()
+        self._send(line, Hello())
+        await asyncio.wait_for(line.welcomed.wait(), CONNECT_SECONDS)
 
     def subscribe(self, feed: Feed) -> None:
         self._feeds[feed.request_id] = feed
 
-    def assign(self, request_id: str, address: str) -> None:
-        """Remember which engine serves a request, so that `abort` can reach it."""
-        self._address_of[request_id] = address
-
     def unsubscribe(self, request_id: str) -> None:
         self._feeds.pop(request_id, None)
-        self._address_of.pop(request_id, None)
 
     def abort(self, request_id: str) -> None:
-        """Tell the engine to end a request. Safe at any time; the engine remembers aborts that come early."""
-        line = self._lines.get(self._address_of.get(request_id, ""))
-        if line is not None:
+        """Tell the engines to end a request. Safe at any time: who does not have it yet remembers."""
+        for line in self._lines.values():
             self._send(line, Abort((request_id,)))
 
     def loads(self) -> dict[str, LoadReport]:

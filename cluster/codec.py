@@ -1,12 +1,10 @@
 """How messages look on the wire: msgpack through msgspec, typed and tagged, never pickle.
 
 Two channels use it. The *control channel* joins a replica to its engine process: requests and questions go down,
-answers come up. The *bus* joins engine processes to gateways: once a step, one message with all of a gateway's tokens.
+answers come up, each behind a frame with the request's id (empty for what concerns the engine as a whole). The *bus* joins engine processes to gateways: once a step, one message with all of a gateway's tokens.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import msgspec
 
@@ -134,10 +132,15 @@ class Finished(msgspec.Struct, tag=True, array_like=True, frozen=True):
     summary: RequestSummary
 
 
+class Stranger(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The request was not taken: its gateway is not connected to this engine's bus. Connect, and ask again."""
+
+    bus_address: str
+
+
 class Refused(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """The request can never be served; `message` says why."""
 
-    request_id: str
     message: str
 
 
@@ -146,10 +149,8 @@ class Pong(msgspec.Struct, tag=True, array_like=True, frozen=True):
     load: LoadReport
 
 
-FromEngineControl = Ready | StartFailed | Finished | Refused | Pong
-
-Answer = Finished | Refused
-Stream = Literal["tokens", "state"]
+FromEngineControl = Ready | StartFailed | Pong
+Answer = Finished | Refused | Stranger
 
 encode = msgspec.msgpack.Encoder().encode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Coroutine
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import zmq
@@ -18,21 +18,20 @@ import zmq.asyncio
 from cluster.codec import (
     Abort,
     EngineInfo,
-    Finished,
     Ping,
     Pong,
     Ready,
-    Refused,
     Shutdown,
     StartFailed,
-    Submit,
     ToEngine,
     decode_control,
     encode,
 )
 from cluster.engine_process import EngineSpec
 from replicas.config import EngineConfig
-from replicas.messages import GenerateRequest, LoadReport
+from replicas.messages import LoadReport
+
+Result = TypeVar("Result")
 
 SHUTDOWN_SECONDS = 3.0
 
@@ -53,7 +52,7 @@ class EngineClient:
         self._process = process
         self._control = control
         self._folder = folder
-        self._answers: dict[str, asyncio.Future[Finished | Refused]] = {}
+        self._answers: dict[bytes, asyncio.Future[bytes]] = {}
         self._pongs: dict[int, asyncio.Future[LoadReport]] = {}
         self._numbers = count()
         self._tasks: list[asyncio.Task[None]] = []
@@ -89,19 +88,19 @@ class EngineClient:
     def pid(self) -> int:
         return self._process.pid
 
-    async def generate(self, gateway: str, request: GenerateRequest) -> Finished | Refused:
-        """Submit a request and wait for its end. Cancelling the call aborts the request."""
+    async def generate(self, request_id: str, submit: bytes) -> bytes:
+        """Pass on an encoded Submit and wait for its encoded Answer. Cancelling the call aborts the request."""
         self._require_alive()
-        future: asyncio.Future[Finished | Refused] = asyncio.get_running_loop().create_future()
-        self._answers[request.request_id] = future
-        await self._send(Submit(gateway, request))
+        key, future = request_id.encode(), asyncio.get_running_loop().create_future()
+        self._answers[key] = future
+        await self._control.send(submit)
         try:
             return await future
         except asyncio.CancelledError:
-            await self._send(Abort((request.request_id,)))
+            await self._send(Abort((request_id,)))
             raise
         finally:
-            self._answers.pop(request.request_id, None)
+            self._answers.pop(key, None)
 
     async def ping(self, timeout: float) -> LoadReport:
         """Cross the step loop. Raises TimeoutError if the engine does not step, EngineDiedError if it is gone."""
@@ -144,14 +143,14 @@ class EngineClient:
             raise EngineDiedError(f"the engine process {self.pid} has ended with status {self._process.returncode}")
 
     async def _await_ready(self) -> EngineInfo:
-        first: Coroutine[Any, Any, bytes] = self._control.recv()
+        first: Coroutine[Any, Any, list[bytes]] = self._control.recv_multipart()
         receive, died = asyncio.ensure_future(first), asyncio.create_task(self._process.wait())
         await asyncio.wait({receive, died}, return_when=asyncio.FIRST_COMPLETED)
         if not receive.done():
             receive.cancel()
             raise EngineStartError(f"the engine process ended with status {died.result()} before it was ready")
         died.cancel()
-        match decode_control(receive.result()):
+        match decode_control(receive.result()[1]):
             case Ready(info):
                 return info
             case StartFailed(message):
@@ -161,19 +160,11 @@ class EngineClient:
 
     async def _receive(self) -> None:
         while True:
-            message = decode_control(await self._control.recv())
-            match message:
-                case Finished(summary):
-                    self._resolve(summary.request_id, message)
-                case Refused(request_id):
-                    self._resolve(request_id, message)
-                case Pong(number, load) if (future := self._pongs.get(number)) is not None and not future.done():
-                    future.set_result(load)
-
-    def _resolve(self, request_id: str, answer: Finished | Refused) -> None:
-        future = self._answers.get(request_id)
-        if future is not None and not future.done():
-            future.set_result(answer)
+            request_id, payload = await self._control.recv_multipart()
+            if request_id:
+                _resolve(self._answers.get(request_id), payload)
+            elif isinstance(message := decode_control(payload), Pong):
+                _resolve(self._pongs.get(message.number), message.load)
 
     async def _watch(self) -> None:
         status = await self._process.wait()
@@ -181,3 +172,8 @@ class EngineClient:
         for future in (*self._answers.values(), *self._pongs.values()):
             if not future.done():
                 future.set_exception(error)
+
+
+def _resolve(future: asyncio.Future[Result] | None, result: Result) -> None:
+    if future is not None and not future.done():
+        future.set_result(result)

@@ -22,15 +22,16 @@ import zmq
 from cluster.bus import HEARTBEAT_SECONDS, BusServer
 from cluster.codec import (
     Abort,
+    Answer,
     EngineInfo,
     Finished,
-    FromEngineControl,
     Ping,
     Pong,
     Ready,
     Refused,
     Shutdown,
     StartFailed,
+    Stranger,
     Submit,
     TokenRow,
     decode_to_engine,
@@ -92,16 +93,19 @@ class EngineLoop:
                 case Abort(request_ids):
                     self._abort(request_ids)
                 case Ping(number):
-                    self._answer(Pong(number, self._engine.load()))
+                    self._control.send_multipart((b"", encode(Pong(number, self._engine.load()))))
                 case Shutdown():
                     self._stopping = True
 
     def _submit(self, message: Submit) -> None:
         request = message.request
+        if not self._bus.knows(message.gateway):
+            self._answer(request.request_id, Stranger(self._bus.address))
+            return
         try:
             self._engine.add(request)
         except ValueError as error:
-            self._answer(Refused(request.request_id, str(error)))
+            self._answer(request.request_id, Refused(str(error)))
             return
         self._gateway_of[request.request_id] = message.gateway
         if request.request_id in self._early_aborts:
@@ -129,10 +133,10 @@ class EngineLoop:
 
     def _finish(self, summary: RequestSummary) -> None:
         del self._gateway_of[summary.request_id]
-        self._answer(Finished(summary))
+        self._answer(summary.request_id, Finished(summary))
 
-    def _answer(self, message: FromEngineControl) -> None:
-        self._control.send(encode(message))
+    def _answer(self, request_id: str, answer: Answer) -> None:
+        self._control.send_multipart((request_id.encode(), encode(answer)))
 
 
 def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq.Socket[bytes]]) -> EngineLoop:
@@ -160,7 +164,7 @@ def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq
         dtype=engine.config.dtype,
         stages=tuple(stages),
     )
-    control.send(encode(Ready(info)))
+    control.send_multipart((b"", encode(Ready(info))))
     return EngineLoop(engine, control, bus)
 
 
@@ -175,7 +179,7 @@ def main() -> int:
         loop = start(spec, control, context)
     except Exception as error:  # whatever the reason, the replica must hear it
         traceback.print_exc()
-        control.send(encode(StartFailed(f"{type(error).__name__}: {error}" if str(error) else repr(error))))
+        control.send_multipart((b"", encode(StartFailed(str(error) or repr(error)))))
         control.close()
         context.term()
         return 1

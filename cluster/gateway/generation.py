@@ -45,7 +45,7 @@ class Generation:
     async def deltas(self) -> AsyncIterator[Delta]:
         """At least one delta, the last of which has a finish_reason. Raises ApiError."""
         self._gateway.bus.subscribe(self._feed)
-        self._call = asyncio.create_task(self._model.port.generate(self.request))
+        self._call = asyncio.create_task(self._gateway.generate(self._model, self.request))
         self._call.add_done_callback(self._on_answer)
         last, outcome = self._arrival, "error"
         try:

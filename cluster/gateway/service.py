@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from cluster.bus_client import BusClient
-from cluster.codec import EngineInfo, Finished, Refused
-from cluster.gateway.errors import ApiError
+from cluster.codec import EngineInfo, Finished, Refused, Stranger, Submit, decode_answer, encode
+from cluster.gateway.errors import ApiError, unavailable
 from cluster.metrics import GatewayMetrics
 from replicas.messages import GenerateRequest
 from replicas.text.chat import ChatRenderer
 from replicas.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
+
+MAX_INTRODUCTIONS = 8  # a request may meet several replicas that do not know this gateway yet
 
 
 class ReplicaPort(Protocol):
@@ -27,8 +29,8 @@ class ReplicaPort(Protocol):
     async def info(self) -> EngineInfo:
         """What the model's engines say of themselves."""
 
-    async def generate(self, request: GenerateRequest) -> Finished | Refused:
-        """Place the request on a replica whose bus is connected, and wait for its end. Raises what broke it."""
+    async def submit(self, request_id: str, submit: bytes) -> bytes:
+        """One unary call: an encoded Submit for an encoded Answer. Raises what broke it."""
 
     async def check(self) -> None:
         """Cross the step loop of a replica. Raises whatever is wrong with it."""
@@ -79,6 +81,17 @@ class GatewayService:
         known = ", ".join(self.models)
         raise ApiError(404, f"The model {name[:80]!r} is not served here; try one of: {known}.", param="model",
                        code="model_not_found")
+
+    async def generate(self, model: ModelService, request: GenerateRequest) -> Finished | Refused:
+        """Have a replica generate, first joining its bus if it does not know this gateway yet. The tokens come over
+        the bus meanwhile. Raises what broke the call."""
+        submit = encode(Submit(self.bus.gateway_id, request))
+        for _ in range(MAX_INTRODUCTIONS):
+            answer = decode_answer(await model.port.submit(request.request_id, submit))
+            if not isinstance(answer, Stranger):
+                return answer
+            await self.bus.connect(answer.bus_address)
+        raise unavailable("No replica could be reached; try again.")
 
     async def off_loop(self, work: Callable[[], Result]) -> Result:
         """Run text work (templates, tokenization) where it does not delay other requests' tokens."""

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from cluster.bus_client import BusClient
-from cluster.codec import Finished, Refused, TokenRow
+from cluster.codec import Answer, Finished, Refused, Stranger, Submit, TokenRow, decode_answer, encode
 from cluster.engine_client import EngineClient, EngineDiedError, EngineStartError
 from cluster.gateway.feed import TokenFeed
 from replicas.config import EngineConfig
+from replicas.messages import GenerateRequest
 from tests.support.checking_executor import continuation
 from tests.support.engines import request
 
@@ -35,6 +36,17 @@ async def bus():
     client.close()
 
 
+async def generate(engine: EngineClient, gateway: str, asked: GenerateRequest) -> Answer:
+    return decode_answer(await engine.generate(asked.request_id, encode(Submit(gateway, asked))))
+
+
+@pytest.fixture
+async def gateway(engine, bus):
+    """The id of a gateway that has joined the engine's bus."""
+    await bus.connect(engine.info.bus_address)
+    return bus.gateway_id
+
+
 async def read_all(feed: TokenFeed) -> tuple[list[int], str]:
     token_ids: list[int] = []
     while True:
@@ -44,11 +56,10 @@ async def read_all(feed: TokenFeed) -> tuple[list[int], str]:
             return token_ids, reason
 
 
-async def test_tokens_come_over_the_bus_and_the_summary_repeats_them(engine, bus):
-    await bus.connect(engine.info.bus_address)
+async def test_tokens_come_over_the_bus_and_the_summary_repeats_them(engine, bus, gateway):
     feed = TokenFeed("r")
     bus.subscribe(feed)
-    call = asyncio.create_task(engine.generate(bus.gateway_id, request("r", [1, 2, 3], 10)))
+    call = asyncio.create_task(generate(engine, gateway, request("r", [1, 2, 3], 10)))
     assert await read_all(feed) == (continuation([1, 2, 3], 10), "length")
     answer = await call
     assert isinstance(answer, Finished)
@@ -56,23 +67,24 @@ async def test_tokens_come_over_the_bus_and_the_summary_repeats_them(engine, bus
     assert bus.lost_messages == 0
 
 
-async def test_a_gateway_that_never_said_hello_still_gets_its_summary(engine):
-    answer = await engine.generate("a stranger", request("r", [1, 2, 3], 10))
-    assert list(answer.summary.token_ids) == continuation([1, 2, 3], 10)
+async def test_a_gateway_that_never_said_hello_is_told_where_to(engine, bus):
+    asked = request("r", [1, 2, 3], 10)
+    answer = await generate(engine, bus.gateway_id, asked)
+    assert answer == Stranger(engine.info.bus_address)
+    await bus.connect(answer.bus_address)
+    assert isinstance(await generate(engine, bus.gateway_id, asked), Finished)
 
 
-async def test_an_impossible_request_is_refused_with_the_reason(engine):
-    answer = await engine.generate("nobody", request("r", [1] * 300, 10))
+async def test_an_impossible_request_is_refused_with_the_reason(engine, gateway):
+    answer = await generate(engine, gateway, request("r", [1] * 300, 10))
     assert isinstance(answer, Refused)
     assert "limit of 256" in answer.message
 
 
-async def test_an_abort_on_the_bus_ends_the_call_and_frees_the_blocks(engine, bus):
-    await bus.connect(engine.info.bus_address)
+async def test_an_abort_on_the_bus_ends_the_call_and_frees_the_blocks(engine, bus, gateway):
     feed = TokenFeed("r")
     bus.subscribe(feed)
-    bus.assign("r", engine.info.bus_address)
-    call = asyncio.create_task(engine.generate(bus.gateway_id, request("r", [1, 2, 3], 200)))
+    call = asyncio.create_task(generate(engine, gateway, request("r", [1, 2, 3], 200)))
     await feed.next()
     bus.abort("r")
     answer = await asyncio.wait_for(call, 5)
@@ -81,17 +93,15 @@ async def test_an_abort_on_the_bus_ends_the_call_and_frees_the_blocks(engine, bu
     assert (load.running, load.kv_blocks_free) == (0, load.kv_blocks_total)
 
 
-async def test_an_abort_that_overtakes_its_request_is_remembered(engine, bus):
-    await bus.connect(engine.info.bus_address)
-    bus.assign("r", engine.info.bus_address)
+async def test_an_abort_that_overtakes_its_request_is_remembered(engine, bus, gateway):
     bus.abort("r")
     await asyncio.sleep(0.2)
-    answer = await asyncio.wait_for(engine.generate(bus.gateway_id, request("r", [1, 2, 3], 200)), 5)
+    answer = await asyncio.wait_for(generate(engine, gateway, request("r", [1, 2, 3], 200)), 5)
     assert (answer.summary.finish_reason, len(answer.summary.token_ids)) == ("abort", 0)
 
 
-async def test_a_cancelled_call_aborts_its_request(engine):
-    call = asyncio.create_task(engine.generate("nobody", request("r", [1, 2, 3], 200)))
+async def test_a_cancelled_call_aborts_its_request(engine, gateway):
+    call = asyncio.create_task(generate(engine, gateway, request("r", [1, 2, 3], 200)))
     await asyncio.sleep(0.05)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -99,14 +109,14 @@ async def test_a_cancelled_call_aborts_its_request(engine):
     assert (await engine.ping(5)).running == 0
 
 
-async def test_a_killed_engine_fails_its_calls_at_once(engine):
-    call = asyncio.create_task(engine.generate("nobody", request("r", [1, 2, 3], 250)))
+async def test_a_killed_engine_fails_its_calls_at_once(engine, gateway):
+    call = asyncio.create_task(generate(engine, gateway, request("r", [1, 2, 3], 250)))
     await engine.ping(5)
     os.kill(engine.pid, signal.SIGKILL)
     with pytest.raises(EngineDiedError):
         await asyncio.wait_for(call, 5)
     with pytest.raises(EngineDiedError):
-        await engine.generate("nobody", request("s", [1]))
+        await generate(engine, gateway, request("s", [1]))
 
 
 async def test_a_stopped_engine_does_not_answer_a_ping(engine):
@@ -126,8 +136,8 @@ async def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(builder, 
 
 
 class TestTokenFeed:
-    async def test_repeated_tokens_are_dropped_and_a_gap_is_filled_by_the_summary(self, engine):
-        summary = (await engine.generate("nobody", request("r", [5], 6))).summary
+    async def test_repeated_tokens_are_dropped_and_a_gap_is_filled_by_the_summary(self, engine, gateway):
+        summary = (await generate(engine, gateway, request("r", [5], 6))).summary
         rows = [TokenRow("r", 0, 0, index, (token,)) for index, token in enumerate(summary.token_ids)]
         feed = TokenFeed("r")
         for row in (rows[0], rows[0], rows[1], rows[3], rows[4]):
