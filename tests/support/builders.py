@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 
 from replicas.config import EngineConfig
 from replicas.engine import Engine, ServedModel
+from replicas.plan import StepPlan
 from tests.support.checking_executor import VOCAB_SIZE, CheckingExecutor
 
 NUM_BLOCKS = 64
@@ -33,3 +35,44 @@ def broken(path: str, config: EngineConfig, on_stage: Callable[[str, float], Non
 
 def dying(path: str, config: EngineConfig, on_stage: Callable[[str, float], None]) -> Engine:
     os._exit(7)
+
+
+class ParrotExecutor:
+    """A 'model' that says the prompt's tokens again, from the beginning and over and over: any text can be forced
+    out of it by sending that text as the prompt."""
+
+    def __init__(self) -> None:
+        self.mirrors: dict[int, tuple[list[int], int, int]] = {}
+        self.results: deque[list[int | None]] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        for slot in plan.released:
+            del self.mirrors[slot]
+        for admission in plan.admitted:
+            self.mirrors[admission.slot] = list(admission.token_ids), admission.num_prompt, admission.num_computed
+        self.results.append([self._advance(work.slot, work.num_tokens) for work in plan.work])
+
+    def collect(self) -> list[int | None]:
+        time.sleep(0.001)
+        return self.results.popleft()
+
+    def close(self) -> None:
+        self.mirrors.clear()
+
+    def _advance(self, slot: int, num_tokens: int) -> int | None:
+        token_ids, num_prompt, num_computed = self.mirrors[slot]
+        num_computed += num_tokens
+        self.mirrors[slot] = token_ids, num_prompt, num_computed
+        if num_computed < len(token_ids):
+            return None
+        token_ids.append(token_ids[(len(token_ids) - num_prompt) % num_prompt])
+        return token_ids[-1]
+
+
+PARROT_BLOCKS = 128
+
+
+def parrot(path: str, config: EngineConfig, on_stage: Callable[[str, float], None]) -> Engine:
+    """SmolLM2's vocabulary without the model; `max_model_len` 512 unless the configuration says otherwise."""
+    model = ServedModel("parrot", 49152, config.max_model_len or 512, (2,), PARROT_BLOCKS)
+    return Engine(config, model, ParrotExecutor())

@@ -1,0 +1,77 @@
+"""A gateway over one engine process, served by uvicorn in a thread of its own: real HTTP without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from cluster.bus_client import BusClient
+from cluster.engine_client import EngineClient
+from cluster.gateway.app import build_app
+from cluster.gateway.service import GatewayService, GatewaySettings, ModelService
+from cluster.local_port import LocalPort
+from replicas.config import EngineConfig
+
+
+class LocalGateway:
+    """What tests may touch: the address, the loop that everything runs on, the engine process."""
+
+    url: str
+    engine: EngineClient
+    service: GatewayService
+    loop: asyncio.AbstractEventLoop
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60)
+
+    def load(self):
+        """The engine's load, fresh from its step loop."""
+        return asyncio.run_coroutine_threadsafe(self.engine.ping(10), self.loop).result()
+
+
+@contextmanager
+def local_gateway(model_path: Path, config: EngineConfig, builder: str, model_id: str = "test",
+                  settings: GatewaySettings | None = None) -> Iterator[LocalGateway]:
+    gateway, ready, failed = LocalGateway(), threading.Event(), []
+    listener = socket.create_server(("127.0.0.1", 0))
+    gateway.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = uvicorn.Server(uvicorn.Config(None, log_level="warning", access_log=False))
+
+    async def run() -> None:
+        gateway.loop = asyncio.get_running_loop()
+        gateway.engine = await EngineClient.start(str(model_path), config, "127.0.0.1", builder)
+        gateway.service = GatewayService(BusClient(), settings or GatewaySettings())
+        model = await ModelService.open(model_id, LocalPort(gateway.engine))
+        gateway.service.models[model_id] = model
+        server.config.app = build_app(gateway.service)
+        ready.set()
+        try:
+            await server.serve([listener])
+        finally:
+            gateway.service.close()
+            await gateway.engine.close()
+
+    def main() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            failed.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    ready.wait()
+    if failed:
+        raise failed[0]
+    try:
+        yield gateway
+    finally:
+        server.should_exit = True
+        thread.join()
