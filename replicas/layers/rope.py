@@ -128,3 +128,13 @@ def _yarn_dimension(rotations: float, head_dim: int, theta: float, length: int) 
 
 def _yarn_mscale(factor: float, mscale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def stretched_length(scaling: RopeScaling | None, trained: int) -> int:
+    """How many positions a model serves whose files say it was made for `trained`. Linear and dynamic scaling
+    multiply that number, yarn multiplies the original one, llama3 files already state the stretched one."""
+    if scaling is None or scaling.kind == "llama3":
+        return trained
+    if scaling.kind == "yarn":
+        return max(trained, int(scaling.factor * scaling.original_max_positions))
+    return int(scaling.factor * trained)

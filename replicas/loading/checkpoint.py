@@ -17,6 +17,8 @@ from parallel.mesh import Mesh
 from parallel.sharding import WeightSlot
 from replicas.config import Dtype, ModelConfig
 from replicas.loading.errors import CheckpointError
+from replicas.loading.gguf import GgufCheckpoint
+from replicas.loading.safetensors import SafetensorsCheckpoint
 from replicas.models.llama import CausalLM
 from replicas.models.registry import build_model
 
@@ -45,13 +47,10 @@ class Checkpoint(Protocol):
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """A Hugging Face folder or a .gguf file."""
-    from replicas.loading.gguf import GgufCheckpoint
-
     if not path.exists():
         raise CheckpointError(f"{path}: no such file or folder")
-    if path.is_dir():
-        raise CheckpointError(f"{path}: folders are not supported yet")
-    checkpoint = GgufCheckpoint.open(path)
+    checkpoint = SafetensorsCheckpoint.open(path) if path.is_dir() else GgufCheckpoint.open(path)
+    _check_heads(path, checkpoint.config)
     _check_tensors(checkpoint)
     return checkpoint
 
@@ -73,6 +72,13 @@ def resolve_dtype(dtype: Dtype, config: ModelConfig, device: torch.device) -> to
     resolved = getattr(torch, dtype)
     assert isinstance(resolved, torch.dtype)
     return resolved
+
+
+def _check_heads(path: Path, config: ModelConfig) -> None:
+    if config.num_heads % config.num_kv_heads:
+        raise CheckpointError(f"{path}: {config.num_heads} query heads can't share {config.num_kv_heads} KV heads")
+    if config.head_dim % 2:
+        raise CheckpointError(f"{path}: heads of odd size {config.head_dim} can't be rotated")
 
 
 def _check_tensors(checkpoint: Checkpoint) -> None:

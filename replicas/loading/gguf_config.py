@@ -2,61 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from replicas.config import Dtype, ModelConfig, RopeScaling
+from replicas.layers.rope import stretched_length
 from replicas.loading.errors import CheckpointError
+from replicas.loading.fields import Fields
 from replicas.loading.gguf_file import GgufFile
+from replicas.models.registry import GGUF_ARCHITECTURES, require_known
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _PLAIN_DTYPES: dict[str, Dtype] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-class _Metadata:
-    """The keys of one architecture, with errors that name file and key."""
-
-    def __init__(self, file: GgufFile, prefix: str) -> None:
-        self._file = file
-        self._prefix = prefix
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self._file.metadata.get(f"{self._prefix}.{key}", default)
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self._error(key, value, "a positive integer")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise self._error(key, value, "a positive number")
-        return float(value)
-
-    def _error(self, key: str, value: Any, wanted: str) -> CheckpointError:
-        return CheckpointError(f"{self._file.path}: metadata {self._prefix}.{key} is {value!r}, but must be {wanted}")
-
-
 def gguf_model_config(file: GgufFile, rope_freq_factors: tuple[float, ...]) -> ModelConfig:
-    prefix = file.metadata.get("general.architecture")
-    if prefix not in ARCHITECTURES:
-        raise CheckpointError(
-            f"{file.path}: architecture {prefix} is not supported; known ones are {', '.join(ARCHITECTURES)}"
-        )
+    try:
+        prefix = require_known(file.metadata.get("general.architecture"), GGUF_ARCHITECTURES)
+    except ValueError as error:
+        raise CheckpointError(f"{file.path}: {error}") from None
     _refuse_split(file)
-    metadata = _Metadata(file, prefix)
+    metadata = Fields(file.path, file.metadata, f"{prefix}.")
     hidden_size, num_heads = metadata.integer("embedding_length"), metadata.integer("attention.head_count")
     num_layers = metadata.integer("block_count")
     head_dim = metadata.integer("attention.key_length", hidden_size // num_heads)
     rotated = metadata.integer("rope.dimension_count", head_dim)
     if rotated != head_dim:
-        raise CheckpointError(
-            f"{file.path}: metadata {prefix}.rope.dimension_count is {rotated}, but must be the whole head, {head_dim}"
-        )
-    max_positions = metadata.integer("context_length")
+        raise metadata.error("rope.dimension_count", f"only whole heads ({head_dim}) can be rotated")
+    trained = metadata.integer("context_length")
+    scaling = _rope_scaling(metadata, trained)
     return ModelConfig(
-        architecture=ARCHITECTURES[prefix],
+        architecture=GGUF_ARCHITECTURES[prefix],
         vocab_size=metadata.integer("vocab_size", len(file.metadata.get("tokenizer.ggml.tokens", ()))),
         hidden_size=hidden_size,
         intermediate_size=metadata.integer("feed_forward_length"),
@@ -64,10 +36,10 @@ def gguf_model_config(file: GgufFile, rope_freq_factors: tuple[float, ...]) -> M
         num_heads=num_heads,
         num_kv_heads=metadata.integer("attention.head_count_kv", num_heads),
         head_dim=head_dim,
-        max_positions=max_positions,
+        max_positions=stretched_length(scaling, trained),
         rms_norm_eps=metadata.number("attention.layer_norm_rms_epsilon"),
         rope_theta=metadata.number("rope.freq_base", 10_000.0),
-        rope_scaling=_rope_scaling(file, metadata, max_positions),
+        rope_scaling=scaling,
         tie_word_embeddings="output.weight" not in file.tensors,
         qkv_bias=prefix == "qwen2" or _has(file, "attn_q.bias"),
         o_bias=_has(file, "attn_output.bias"),
@@ -91,11 +63,11 @@ def _has(file: GgufFile, suffix: str) -> bool:
     return any(name.endswith(f".{suffix}") for name in file.tensors)
 
 
-def _rope_scaling(file: GgufFile, metadata: _Metadata, max_positions: int) -> RopeScaling | None:
+def _rope_scaling(metadata: Fields, trained: int) -> RopeScaling | None:
     kind = metadata.get("rope.scaling.type", "none")
     if kind == "none":
         return None
-    original = metadata.integer("rope.scaling.original_context_length", max_positions)
+    original = metadata.integer("rope.scaling.original_context_length", trained)
     factor = metadata.number("rope.scaling.factor")
     if kind == "linear":
         return RopeScaling("linear", factor, original)
@@ -107,7 +79,7 @@ def _rope_scaling(file: GgufFile, metadata: _Metadata, max_positions: int) -> Ro
             beta_fast=metadata.number("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=metadata.number("rope.scaling.yarn_beta_slow", 1.0),
         )
-    raise CheckpointError(f"{file.path}: rope scaling {kind} is not supported; known ones are none, linear, yarn")
+    raise metadata.error("rope.scaling.type", "must be one of none, linear, yarn")
 
 
 def _dtype(file: GgufFile) -> Dtype:

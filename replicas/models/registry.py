@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from parallel.mesh import Mesh
@@ -14,10 +16,18 @@ MODELS = {
     "Qwen2ForCausalLM": CausalLM,
     "Qwen3ForCausalLM": CausalLM,
 }
+# The names that GGUF files give them. Mistral calls itself llama there.
+GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
+def require_known(architecture: object, known: Iterable[str]) -> str:
+    """The architecture's name, if it is one of those; ValueError with the list if not."""
+    if not isinstance(architecture, str) or architecture not in known:
+        raise ValueError(f"architecture {architecture} is not supported; known ones are {', '.join(known)}")
+    return architecture
 
 
 def build_model(config: ModelConfig, mesh: Mesh, dtype: torch.dtype, device: torch.device) -> CausalLM:
     """The model with its memory allocated and uninitialised."""
-    if config.architecture not in MODELS:
-        raise ValueError(f"architecture {config.architecture} is not supported; known ones are {', '.join(MODELS)}")
-    return MODELS[config.architecture](config, mesh, dtype, device).eval()
+    model_class = MODELS[require_known(config.architecture, MODELS)]
+    return model_class(config, mesh, dtype, device).eval()
