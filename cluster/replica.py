@@ -1,0 +1,72 @@
+"""The Serve deployment of one model: each replica supervises one engine process and passes messages to it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import ray
+from ray import serve
+
+from cluster.codec import encode
+from cluster.engine_client import EngineClient
+from replicas.config import EngineConfig
+
+PING_SECONDS = 10.0
+HEALTH_PERIOD_SECONDS = 2.0
+DRAIN_SECONDS = 60.0
+QUEUE_FACTOR = 8
+
+
+class ReplicaSpec(msgspec.Struct, frozen=True):
+    """What a replica runs. `builder` is "module:function" (see `cluster.engine_process.EngineSpec`)."""
+
+    model_path: str
+    config: EngineConfig
+    builder: str = "replicas.build:build_engine"
+
+
+class Replica:
+    """Its event loop does almost nothing: bytes in, bytes out. The tokens take the bus."""
+
+    async def __init__(self, spec: ReplicaSpec) -> None:
+        host = ray.util.get_node_ip_address()
+        self._engine = await EngineClient.start(spec.model_path, spec.config, host, spec.builder)
+
+    async def info(self) -> bytes:
+        return encode(self._engine.info)
+
+    async def submit(self, request_id: str, submit: bytes) -> bytes:
+        """The unary call: an encoded Submit, open until the request ends, for an encoded Answer."""
+        return await self._engine.generate(request_id, submit)
+
+    async def check(self) -> None:
+        """Cross the engine's step loop."""
+        await self._engine.ping(PING_SECONDS)
+
+    async def check_health(self) -> None:
+        """Serve replaces this replica when this raises. An engine that does not step is ended, so that whoever waits
+        for it hears of it now."""
+        try:
+            await self._engine.ping(PING_SECONDS)
+        except TimeoutError:
+            self._engine.kill()
+            raise RuntimeError(f"the engine has not stepped for {PING_SECONDS} s and was ended") from None
+
+    async def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # the engine never started
+            await self._engine.close()
+
+
+def replica_deployment(name: str, num_replicas: int, max_running: int) -> serve.Deployment:
+    """`max_running` is the engine's; Serve lets a multiple of it wait there, and the rest in the gateways."""
+    return serve.deployment(
+        name=name,
+        num_replicas=num_replicas,
+        max_ongoing_requests=QUEUE_FACTOR * max_running,
+        health_check_period_s=HEALTH_PERIOD_SECONDS,
+        health_check_timeout_s=PING_SECONDS + HEALTH_PERIOD_SECONDS,
+        graceful_shutdown_timeout_s=DRAIN_SECONDS,
+        graceful_shutdown_wait_loop_s=0.1,
+        ray_actor_options={"num_cpus": 1},
+    )(Replica)

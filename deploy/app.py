@@ -1,0 +1,25 @@
+"""From a configuration to the Serve application: one replica deployment a model, one gateway deployment before them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ray.serve import Application
+
+from cluster.gateway.deployment import gateway_deployment
+from cluster.gateway.service import GatewaySettings
+from cluster.replica import ReplicaSpec, replica_deployment
+from deploy.config import MobulaConfig, to_engine_config
+
+APPLICATION_NAME = "mobula"
+
+
+def build_application(config: MobulaConfig, paths: Mapping[str, Path]) -> Application:
+    """`paths` says where each model's files lie, by model id."""
+    handles = {}
+    for model in config.models:
+        engine = to_engine_config(model)
+        deployment = replica_deployment(f"model-{model.id}", model.replicas.min, engine.max_running)
+        handles[model.id] = deployment.bind(ReplicaSpec(str(paths[model.id]), engine))
+    return gateway_deployment(config.gateway.replicas).bind(handles, GatewaySettings())

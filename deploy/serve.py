@@ -1,0 +1,117 @@
+"""`mobula serve`: start Ray and the application in this terminal, say what happens, and end it all on Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster.ingress import IngressMode, environment, proxy_port
+from deploy.config import MobulaConfig
+from deploy.errors import UserError
+
+
+@dataclass(slots=True)
+class StageClock:
+    """Times the stages of a start and tells each as it ends."""
+
+    quiet: bool
+    started: float = field(default_factory=time.monotonic)
+    stages: list[tuple[str, float]] = field(default_factory=list)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self.tell(name, time.monotonic() - begun)
+
+    def tell(self, name: str, seconds: float, indent: int = 0) -> None:
+        self.stages.append((name, seconds))
+        if not self.quiet:
+            print(f"  {'  ' * indent}{name:<{34 - 2 * indent}}{seconds:6.1f} s", flush=True)
+
+    @property
+    def total(self) -> float:
+        return time.monotonic() - self.started
+
+
+def serve(config: MobulaConfig, paths: dict[str, Path], clock: StageClock, json_file: Path | None = None) -> None:
+    """Serve until a signal says stop. `paths` says where each model's files lie, by model id."""
+    gateway = config.gateway
+    mode: IngressMode = "direct" if gateway.replicas == 1 else "haproxy"
+    os.environ.update(environment(mode, gateway.port))
+    stop = _stop_on_signals()
+    with clock.stage("import Ray"):
+        import ray
+        from ray import serve as ray_serve
+
+        from deploy.app import APPLICATION_NAME, build_application
+    try:
+        with clock.stage("start Ray"):
+            _start_ray(gateway.host)
+        with clock.stage("start the models and the gateway"):
+            options = {"host": gateway.host, "port": proxy_port(mode, gateway.port)}
+            ray_serve.start(proxy_location="HeadOnly", http_options=options, logging_config=_logging())
+            handle = ray_serve.run(build_application(config, paths), name=APPLICATION_NAME, logging_config=_logging(),
+                                   _local_testing_mode=False)
+        _report(config, clock, json_file, handle)
+        stop.wait()
+    finally:
+        if not clock.quiet:
+            print("Stopping ...", flush=True)
+        ray_serve.shutdown()
+        ray.shutdown()
+
+
+def _start_ray(host: str) -> None:
+    import ray
+
+    local = {"_node_ip_address": "127.0.0.1"} if host in ("127.0.0.1", "localhost", "::1") else {}
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        object_store_memory=128 * 1024**2,
+        num_cpus=max(4, os.cpu_count() or 1),
+        **local,
+    )
+
+
+def _logging() -> dict[str, Any]:
+    return {"enable_access_log": False, "log_level": "WARNING"}
+
+
+def _stop_on_signals() -> threading.Event:
+    stop = threading.Event()
+
+    def on_signal(number: int, frame: object) -> None:
+        if stop.is_set():
+            sys.exit(130)
+        stop.set()
+
+    signal.signal(signal.SIGINT, on_signal)
+    signal.signal(signal.SIGTERM, on_signal)
+    return stop
+
+
+def _report(config: MobulaConfig, clock: StageClock, json_file: Path | None, handle: object) -> None:
+    host = "127.0.0.1" if config.gateway.host == "0.0.0.0" else config.gateway.host
+    url = f"http://{host}:{config.gateway.port}/v1"
+    if json_file is not None:
+        json_file.write_text(json.dumps({"url": url, "seconds": clock.total, "stages": clock.stages}, indent=2))
+    if clock.quiet:
+        return
+    body = json.dumps({"model": config.models[0].id, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
+    print(f"\nReady after {clock.total:.1f} s: {url}\n")
+    print(f"  curl -N {url}/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n")
+    print("Press Ctrl-C to stop.", flush=True)
