@@ -78,6 +78,8 @@ def identify(source: str, base: Path = Path()) -> CatalogEntry | HubModel | Path
     """
     if entry := _entry(source):
         return entry
+    if not source:
+        raise CatalogError(_unknown(source))
     path = base / Path(source).expanduser()
     try:
         if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):

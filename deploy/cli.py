@@ -63,16 +63,18 @@ def serve(
     quiet: Quiet = False,
 ) -> None:
     """Serve a model, or all that a configuration file names."""
-    from deploy.preflight import check_address, fetch_and_check_models
+    from deploy.preflight import check_address, fetch_models
     from deploy.provenance import check_provenance
+    from deploy.serve import StageClock
+    from deploy.serve import serve as run
 
+    clock = StageClock(quiet)
     check_provenance(Path.cwd())
     config = _read_target(target, host, port)
     check_address(config.gateway.host, config.gateway.port)
-    fetch_and_check_models(config)
-    from deploy.serve import serve as run
-
-    run(config, json_file=json_file, quiet=quiet)
+    with clock.stage("find and check the model files"):
+        paths = fetch_models(config)
+    run(config, paths, clock, json_file)
 
 
 @app.command()

@@ -32,9 +32,12 @@ def check_models(config: MobulaConfig) -> list[CheckedModel]:
     return [_check(model) for model in config.models]
 
 
-def fetch_and_check_models(config: MobulaConfig) -> list[CheckedModel]:
-    """Fetch every model that is not on this machine yet, and open it."""
-    return [_open(model, _fetch(model.source)) for model in config.models]
+def fetch_models(config: MobulaConfig) -> dict[str, Path]:
+    """Where each model's files lie, by model id: fetched if they were not on this machine yet, and opened once."""
+    paths = {model.id: _fetch(model.source) for model in config.models}
+    for model in config.models:
+        _open(model, paths[model.id])
+    return paths
 
 
 def check_address(host: str, port: int) -> None:

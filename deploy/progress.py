@@ -16,12 +16,18 @@ def download_bar(title: str) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Bar(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, TaskID] = {}
+    bar = Bar(TextColumn("{task.description}"), *columns, console=Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
 
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(f"{title}: {stage}", total=total)
-            bar.update(tasks[stage], completed=done)
+    def report(stage: str, done: int, total: int) -> None:
+        if not tasks:
+            bar.start()
+        if stage not in tasks:
+            tasks[stage] = bar.add_task(f"{title}: {stage}", total=total)
+        bar.update(tasks[stage], completed=done)
 
+    try:
         yield report
+    finally:
+        if tasks:
+            bar.stop()

