@@ -259,7 +259,7 @@ def test_two_models_with_one_id(file: Path) -> None:
         ("models: &a [*a]\n", "models[0]"),
         (f"{MINIMAL}1: 2\n", "the key 1 must be text"),
         (f"{MINIMAL}? [a]\n: 1\n", "line 2:"),
-        ("[" * 5000, "nested too deeply"),
+        ("[" * 2000, "nested too deeply"),
         (b"\xff\xfe", "UTF-8"),
         (b"models: \x00", "cannot be read"),
     ],
