@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,11 +16,16 @@ from deploy.config import MobulaConfig, to_engine_config
 APPLICATION_NAME = "mobula"
 
 
+def deployment_name(model_id: str) -> str:
+    """Serve's names may not hold every character that a model id may."""
+    return "model-" + re.sub(r"[^\w.-]", "-", model_id)
+
+
 def build_application(config: MobulaConfig, paths: Mapping[str, Path]) -> Application:
     """`paths` says where each model's files lie, by model id."""
     handles = {}
     for model in config.models:
         engine = to_engine_config(model)
-        deployment = replica_deployment(f"model-{model.id}", model.replicas.min, engine.max_running)
+        deployment = replica_deployment(deployment_name(model.id), model.replicas.min, engine.max_running)
         handles[model.id] = deployment.bind(ReplicaSpec(str(paths[model.id]), engine))
     return gateway_deployment(config.gateway.replicas).bind(handles, GatewaySettings())

@@ -55,21 +55,47 @@ def serve(config: MobulaConfig, paths: dict[str, Path], clock: StageClock, json_
         from ray import serve as ray_serve
 
         from deploy.app import APPLICATION_NAME, build_application
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     try:
         with clock.stage("start Ray"):
             _start_ray(gateway.host)
-        with clock.stage("start the models and the gateway"):
+        with clock.stage("start Serve"):
             options = {"host": gateway.host, "port": proxy_port(mode, gateway.port)}
             ray_serve.start(proxy_location="HeadOnly", http_options=options, logging_config=_logging())
-            handle = ray_serve.run(build_application(config, paths), name=APPLICATION_NAME, logging_config=_logging(),
-                                   _local_testing_mode=False)
-        _report(config, clock, json_file, handle)
+        with clock.stage("start the models and the gateway"):
+            try:
+                ray_serve.run(build_application(config, paths), name=APPLICATION_NAME, logging_config=_logging())
+            except RuntimeError as error:
+                raise UserError(f"the application did not start: {_cause(APPLICATION_NAME) or error}") from error
+        _tell_engines(config, clock)
+        _tell_ready(config, clock, json_file)
         stop.wait()
     finally:
         if not clock.quiet:
             print("Stopping ...", flush=True)
-        ray_serve.shutdown()
-        ray.shutdown()
+        ray.shutdown()  # the cluster is ours alone: everything in it ends, engine processes with their replicas
+
+
+def _cause(application: str) -> str:
+    """What Serve says of deployments that did not start."""
+    from ray import serve as ray_serve
+
+    state = ray_serve.status().applications.get(application)
+    return " ".join(deployment.message for deployment in state.deployments.values()) if state else ""
+
+
+def _tell_engines(config: MobulaConfig, clock: StageClock) -> None:
+    """Where each model's start went, as one of its engines reports it."""
+    from ray import serve as ray_serve
+
+    from cluster.serve_port import decode_info
+    from deploy.app import APPLICATION_NAME, deployment_name
+
+    for model in config.models:
+        handle = ray_serve.get_deployment_handle(deployment_name(model.id), APPLICATION_NAME)
+        info = decode_info(handle.info.remote().result(timeout_s=30))
+        for name, seconds in info.stages:
+            clock.tell(f"{model.id}: {name}", seconds, indent=1)
 
 
 def _start_ray(host: str) -> None:
@@ -104,14 +130,16 @@ def _stop_on_signals() -> threading.Event:
     return stop
 
 
-def _report(config: MobulaConfig, clock: StageClock, json_file: Path | None, handle: object) -> None:
+def _tell_ready(config: MobulaConfig, clock: StageClock, json_file: Path | None) -> None:
     host = "127.0.0.1" if config.gateway.host == "0.0.0.0" else config.gateway.host
     url = f"http://{host}:{config.gateway.port}/v1"
     if json_file is not None:
         json_file.write_text(json.dumps({"url": url, "seconds": clock.total, "stages": clock.stages}, indent=2))
     if clock.quiet:
         return
-    body = json.dumps({"model": config.models[0].id, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
+    body = json.dumps(
+        {"model": config.models[0].id, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+    )
     print(f"\nReady after {clock.total:.1f} s: {url}\n")
     print(f"  curl -N {url}/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n")
     print("Press Ctrl-C to stop.", flush=True)

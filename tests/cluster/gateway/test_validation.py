@@ -1,0 +1,195 @@
+"""Bad input gets a 4xx that names the field, before any SSE byte, and the next request is served as if nothing had
+happened."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from tests.support.sse import complete, read_stream
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+HELLO = {"model": "test", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+
+pytestmark = pytest.mark.usefixtures("alive")
+
+
+def refused(response, status=400, param=None, words=""):
+    """Check the error object, and return its message."""
+    assert response.status_code == status, response.text
+    assert len(response.content) < 10_000
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert not any(inside in error["message"] for inside in ("Traceback", ".py", "site-packages", "0x"))
+    assert words in error["message"]
+    if param is not None:
+        assert error["param"] == param
+    return error["message"]
+
+
+class TestBodies:
+    @pytest.mark.parametrize("body", [
+        b"", b"{", b"null", b"[]", b"NaN", b'"text"', b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"\x1f\x8b\x08gzip",
+        b'{"model": "test", "messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"model": "test", "model": "test", "messages": [{"role": "user", "content": "hi"}]}',
+        b'{"model": "test", "messages": [{"role": "user", "content": "hi"}], "temperature": NaN}',
+        b'{"model": "test", "messages": [{"role": "user", "content": "hi"}], "temperature": Infinity}',
+        b'{"model": "test", "messages": [{"role": "user", "content": "\\ud800"}]}',
+    ])
+    @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+    def test_what_is_no_request_is_refused(self, http, path, body):
+        refused(http.post(path, content=body, headers={"Content-Type": "application/json"}))
+
+    @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "", "application/xml"])
+    def test_another_content_type_is_refused_and_none_is_taken_for_json(self, http, content_type):
+        response = http.post(CHAT, content=json.dumps(HELLO), headers={"Content-Type": content_type} if content_type else {})
+        if content_type:
+            refused(response, 415)
+        else:
+            assert response.status_code == 200
+
+    def test_thousands_of_faults_are_answered_by_one_short_sentence(self, http):
+        refused(http.post(CHAT, json=HELLO | {"messages": [{"role": 7}] * 4000}))
+        refused(http.post(CHAT, json=HELLO | {"messages": [{"role": 7}] * 12_000}), param="messages")
+
+    def test_a_body_over_the_limit_is_refused(self, http):
+        refused(http.post(CHAT, json=HELLO | {"user": "x" * 5_000_000}), 413)
+
+    def test_get_on_a_post_route_and_unknown_routes(self, http):
+        refused(http.get(CHAT), 405)
+        refused(http.get("/v1/nothing"), 404)
+
+
+FAULTS = [
+    ("temperature", "hot"), ("temperature", -0.1), ("temperature", 2.5), ("temperature", True), ("top_p", 0),
+    ("top_p", 1.1), ("top_p", "1"), ("top_k", -2), ("top_k", 1.5), ("min_p", -0.1), ("min_p", 1.5), ("seed", 1.5),
+    ("seed", 2**70), ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", "4"), ("min_tokens", -1),
+    ("stop", ""), ("stop", [""]), ("stop", [1]), ("stop", ["x"] * 100), ("stop", ["x"] * 500_000), ("stop", {"a": 1}),
+    ("stop_token_ids", [49152]), ("stop_token_ids", [-1]), ("stop_token_ids", [2**40]), ("stop_token_ids", ["2"]),
+    ("stop_token_ids", [1] * 1000), ("ignore_eos", "yes"), ("stream", "true"), ("cache_salt", 5), ("model", None),
+    ("n", 0), ("n", 2), ("n", 10_000), ("n", 10**9), ("n", "1"), ("best_of", 3), ("logit_bias", {"5": 1}),
+    ("presence_penalty", 0.5), ("frequency_penalty", -1), ("repetition_penalty", 1.2), ("wholly_unknown", 1),
+    ("stream_options", {"include_usage": True}), ("stream_options", {"unknown": 1}), ("logprobs", 10**6),
+]
+
+
+class TestFields:
+    @pytest.mark.parametrize(("field", "value"), FAULTS)
+    @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+    def test_a_wrong_value_is_refused_by_the_name_of_its_field(self, http, path, field, value):
+        body = dict(HELLO) if path == CHAT else {"model": "test", "prompt": "hello", "max_tokens": 2}
+        body["stream"] = field not in ("stream", "stream_options")
+        started = time.monotonic()
+        message = refused(http.post(path, json=body | {field: value}))
+        assert field in message
+        assert time.monotonic() - started < 2
+
+    @pytest.mark.parametrize(("field", "value"), [
+        ("n", 1), ("presence_penalty", 0), ("frequency_penalty", 0.0), ("logprobs", None), ("user", "me"),
+        ("logit_bias", {}), ("top_k", -1), ("top_k", 0), ("top_k", 10**6), ("seed", -5), ("metadata", {"a": "b"}),
+    ])
+    def test_a_value_that_changes_nothing_is_accepted(self, http, field, value):
+        assert http.post(CHAT, json=HELLO | {field: value}).status_code == 200
+
+    def test_an_unknown_model_is_a_404(self, http):
+        message = refused(http.post(CHAT, json=HELLO | {"model": "gpt-5"}), 404, "model")
+        assert "test" in message
+
+
+class TestMessages:
+    @pytest.mark.parametrize("messages", [
+        [], "hello", [[]], [{"content": "hi"}], [{"role": "wizard", "content": "hi"}], [{"role": "user"}],
+        [{"role": "user", "content": None}], [{"role": "user", "content": 5}], [{"role": "user", "content": [5]}],
+        [{"role": "user", "content": [{"type": "video", "video": "x"}]}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}],
+        [{"role": "user", "content": "hi", "extra": 1}], [{"role": "assistant", "content": None}],
+    ])
+    def test_a_wrong_message_is_refused(self, http, messages):
+        response = http.post(CHAT, json=HELLO | {"messages": messages})
+        assert refused(response)
+        assert response.json()["error"]["param"].startswith("messages")
+
+    @pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
+    def test_empty_content_is_a_message_all_the_same(self, http, content):
+        messages = [{"role": "user", "content": content}]
+        assert http.post(CHAT, json=HELLO | {"messages": messages}).status_code == 200
+
+    def test_text_parts_mean_the_same_as_their_text(self, http):
+        parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+        plain, split = (http.post(CHAT, json=HELLO | {"messages": [{"role": "user", "content": content}]}).json()
+                        for content in ("hello", parts))
+        assert plain["usage"]["prompt_tokens"] == split["usage"]["prompt_tokens"]
+
+
+class TestPrompts:
+    @pytest.mark.parametrize("prompt", [
+        [-1], [[-1]], [49152], [2**63], [2**100], [1.5], [True], [[1], []], [1, "a"], ["a", 1], [], [[]], "", [""],
+        ["ok", ""], None, {}, 5, ["x"] * 100_000,
+    ])
+    def test_a_wrong_prompt_is_refused_while_others_stream(self, http, parrot, prompt):
+        body = {"model": "test", "prompt": "an undisturbed stream", "max_tokens": 100, "temperature": 0}
+        results = []
+        with parrot.client() as other:
+            thread = threading.Thread(target=lambda: results.append(read_stream(other, COMPLETIONS, body)))
+            thread.start()
+            refused(http.post(COMPLETIONS, json={"model": "test", "prompt": prompt}), param="prompt")
+            thread.join()
+        assert results[0].texts[0] == complete(http, body)["choices"][0]["text"]
+
+    def test_the_last_token_of_the_vocabulary_is_served(self, http):
+        assert complete(http, {"prompt": [49151], "max_tokens": 3})["usage"]["completion_tokens"] == 3
+
+
+class TestContextLength:
+    @pytest.mark.parametrize("stream", [False, True])
+    @pytest.mark.parametrize(("prompt", "asked"), [(500, 13), (512, None), (512, 1), (513, 1), (10_000, 1), (10_000, None)])
+    def test_what_cannot_fit_is_refused_with_the_three_numbers(self, http, prompt, asked, stream):
+        body = {"model": "test", "prompt": [5] * prompt, "max_tokens": asked, "stream": stream}
+        response = http.post(COMPLETIONS, json=body)
+        message = refused(response, param="prompt")
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+        assert "512 tokens" in message
+        assert f"{prompt} tokens" in message
+        assert asked is None or f"{asked} for the answer" in message
+
+    def test_an_exact_fit_is_served(self, http):
+        assert complete(http, {"prompt": [5] * 500, "max_tokens": 12})["usage"]["total_tokens"] == 512
+
+    def test_an_open_limit_fills_the_rest(self, http):
+        rest = complete(http, {"prompt": [5] * 505})["usage"]
+        assert rest["completion_tokens"] == 7
+        messages = [{"role": "user", "content": "hello " * 400}]
+        chat = http.post(CHAT, json={"model": "test", "messages": messages, "ignore_eos": True}).json()["usage"]
+        assert chat["total_tokens"] == 512
+
+    def test_a_chat_that_is_too_long_is_refused(self, http):
+        messages = [{"role": "user", "content": "hello " * 600}]
+        refused(http.post(CHAT, json=HELLO | {"messages": messages}), param="messages", words="512 tokens")
+
+
+def test_hostile_requests_do_not_slow_small_ones(http, parrot):
+    """A one-token request every 50 ms while the largest lists arrive: none fails."""
+    stop, times = threading.Event(), []
+
+    def small_requests():
+        with parrot.client() as client:
+            while not stop.is_set():
+                started = time.monotonic()
+                complete(client, {"prompt": "x", "max_tokens": 1})
+                times.append(time.monotonic() - started)
+                time.sleep(0.05)
+
+    thread = threading.Thread(target=small_requests)
+    thread.start()
+    try:
+        for body in (HELLO | {"stop": ["s"] * 500_000}, HELLO | {"tools": [{}] * 5000}, HELLO | {"bad_words": ["x"] * 9}):
+            refused(http.post(CHAT, json=body))
+        refused(http.post(COMPLETIONS, json={"model": "test", "prompt": ["x"] * 100_000}))
+    finally:
+        stop.set()
+        thread.join()
+    assert times
