@@ -1,0 +1,145 @@
+"""The sampler draws from exactly the distribution that was asked for, and depends on nothing but its own row."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.generation import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from replicas.sampling.noise import gumbel_noise, mix
+from replicas.sampling.params import SamplingParams
+from replicas.sampling.sampler import SampleRow, filter_logits, sample
+
+VOCAB = 12
+DRAWS = 20_000
+
+
+def logits(seed: int, rows: int = 1, vocab: int = VOCAB) -> torch.Tensor:
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def expected_distribution(logits_RV, params):
+    """What transformers' warpers leave, as probabilities."""
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(params.temperature)])
+    if params.top_k:
+        warpers.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1:
+        warpers.append(TopPLogitsWarper(params.top_p))
+    if params.min_p:
+        warpers.append(MinPLogitsWarper(params.min_p))
+    return warpers(None, logits_RV.clone()).softmax(dim=-1)
+
+
+@pytest.mark.parametrize("params", [
+    {}, {"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.1},
+    {"temperature": 1.5, "top_k": 6, "top_p": 0.9, "min_p": 0.02},
+], ids=str)
+def test_draws_follow_the_distribution(params):
+    """Chi-square over 20,000 positions of one seed: the 99.99 % quantile bounds the statistic."""
+    row_V = logits(3)
+    params = SamplingParams(**{"temperature": 1.0, "seed": 11, **params})
+    rows = [SampleRow(params, position) for position in range(DRAWS)]
+    counts_V = torch.bincount(sample(row_V.repeat(DRAWS, 1), rows), minlength=VOCAB)
+    expected_V = expected_distribution(row_V, params)[0] * DRAWS
+    possible = expected_V > 0
+    assert counts_V[~possible].sum() == 0
+    statistic = ((counts_V - expected_V)[possible] ** 2 / expected_V[possible]).sum().item()
+    freedom = int(possible.sum()) - 1
+    # Wilson-Hilferty approximation of the chi-square quantile at 3.719 standard deviations
+    bound = freedom * (1 - 2 / (9 * freedom) + 3.719 * math.sqrt(2 / (9 * freedom))) ** 3
+    assert statistic < bound
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.floats(0.05, 2), st.integers(0, 15), st.floats(0.01, 1), st.floats(0, 1))
+def test_filters_keep_what_transformers_keeps(seed, temperature, top_k, top_p, min_p):
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    row_V = logits(seed)
+    kept_V = filter_logits(row_V / temperature, [params]).isfinite()
+    expected_V = expected_distribution(row_V, params) > 0
+    # where a cumulative probability lies within rounding of top_p, either answer is right
+    assert (kept_V != expected_V).sum() <= (1 if top_p < 1 else 0)
+
+
+class TestOneRowAlone:
+    @settings(max_examples=30, deadline=None)
+    @given(st.data())
+    def test_a_row_is_sampled_alike_in_any_batch(self, data):
+        size = data.draw(st.integers(1, 8))
+        logits_RV = logits(data.draw(st.integers(0, 999)), size, 64)
+        rows = [SampleRow(SamplingParams(
+            temperature=data.draw(st.sampled_from([0.0, 0.3, 1.0])), top_k=data.draw(st.sampled_from([0, 1, 5])),
+            top_p=data.draw(st.sampled_from([1.0, 0.8])), min_p=data.draw(st.sampled_from([0.0, 0.1])),
+            seed=data.draw(st.integers(0, 2**63 - 1))), data.draw(st.integers(0, 4000))) for _ in range(size)]
+        together = sample(logits_RV.clone(), rows).tolist()
+        alone = [sample(logits_RV[index : index + 1].clone(), [row]).item() for index, row in enumerate(rows)]
+        assert together == alone
+
+    def test_seed_position_and_choice_each_change_the_draw(self):
+        def draws(**change):
+            params = SamplingParams(seed=change.get("seed", 1))
+            rows = [SampleRow(params, position + change.get("shift", 0), choice=change.get("choice", 0))
+                    for position in range(64)]
+            return sample(torch.zeros(64, 1000), rows).tolist()
+
+        base = draws()
+        assert draws() == base
+        assert draws(shift=1)[:-1] == base[1:]
+        for other in (draws(seed=2), draws(choice=1)):
+            assert sum(a == b for a, b in zip(base, other, strict=True)) < 3
+
+
+@pytest.mark.parametrize("params", [
+    {"temperature": 0.0}, {"temperature": 1.0, "top_k": 1}, {"temperature": 1.0, "top_p": 1e-9},
+    {"temperature": 1e-6}, {"temperature": 1.0, "min_p": 1.0},
+], ids=str)
+def test_every_way_to_ask_for_the_likeliest_gives_it(params):
+    logits_RV = logits(5, 50, 500)
+    expected = logits_RV.argmax(dim=-1).tolist()
+    rows = [SampleRow(SamplingParams(seed=index, **params), index) for index in range(50)]
+    assert sample(logits_RV, rows).tolist() == expected
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_banned_tokens_are_never_drawn(temperature):
+    logits_RV = torch.zeros(200, 5)
+    logits_RV[:, 2] = 50
+    rows = [SampleRow(SamplingParams(temperature=temperature), index, banned_ids=(2, 4)) for index in range(200)]
+    assert set(sample(logits_RV, rows).tolist()) <= {0, 1, 3}
+
+
+class TestNoise:
+    def test_it_is_standard_gumbel(self):
+        size = 200_000
+        noise = gumbel_noise(torch.tensor([1]), torch.tensor([0]), torch.tensor([0]), size)[0]
+        assert noise.isfinite().all()
+        # mean is Euler's constant, variance is pi squared over six; five standard errors
+        assert abs(noise.mean().item() - 0.5772) < 5 * math.sqrt(1.645 / size)
+        assert abs(noise.var().item() - math.pi**2 / 6) < 0.05
+
+    def test_the_mixing_function_is_splitmix64(self):
+        """Reference outputs of SplitMix64 seeded with 1234567, as its authors' code gives them."""
+        golden = 0x9E3779B97F4A7C15
+        states = [(1234567 + index * golden) % 2**64 for index in range(3)]
+        signed = torch.tensor([state - 2**64 if state >= 2**63 else state for state in states])
+        assert [value % 2**64 for value in mix(signed).tolist()] == [
+            6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("temperature", -0.1), ("temperature", float("nan")), ("temperature", 2.1), ("top_k", -1), ("top_p", 0.0),
+    ("top_p", 1.1), ("min_p", -0.1), ("min_p", 1.1), ("seed", -1), ("seed", 2**63), ("max_tokens", 0), ("min_tokens", 17),
+])
+def test_wrong_parameters_are_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=field):
+        SamplingParams(**{field: value})
