@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
+
+from parallel.sharding import WeightSlot
 
 VOCAB_SIZE = 131
 MAX_POSITIONS = 512
@@ -71,3 +74,12 @@ def scaled(rope_scaling: dict[str, Any] | None, max_positions: int = MAX_POSITIO
     """A tiny Llama whose rotary embedding is stretched."""
     sizes = {**_SIZES, "max_position_embeddings": max_positions}
     return LlamaConfig(**sizes, num_key_value_heads=2, rope_parameters={"rope_theta": 10_000.0, **(rope_scaling or {})})
+
+
+def fill(slots: Iterable[tuple[str, WeightSlot]], weights: Mapping[str, torch.Tensor]) -> None:
+    """Copy full tensors to where layers want them, each rank its slice, as the loader does."""
+    for name, slot in slots:
+        full = weights[name]
+        assert tuple(full.shape) == slot.shape, name
+        shard = slot.shard
+        slot.target.copy_(full if shard is None else full.narrow(shard.dim, shard.start, shard.stop - shard.start))
