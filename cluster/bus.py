@@ -6,6 +6,8 @@ number is spent, so the gateway notices, and takes the tokens from the unary cal
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import zmq
 
 from cluster.codec import (
@@ -55,6 +57,7 @@ class BusServer:
         self._epoch = epoch
         self._peers: dict[str, _Peer] = {}
         self._last_heartbeat = self._last_state = 0.0
+        self._rested = False
 
     def knows(self, gateway: str) -> bool:
         return gateway in self._peers
@@ -86,14 +89,15 @@ class BusServer:
             peer.tokens_sequence += 1
             self._send(gateway, Tokens(self._epoch, peer.tokens_sequence, tuple(rows)))
 
-    def report(self, load: LoadReport, now: float, final: bool) -> None:
-        """Tell all gateways the load, at most every 20 ms unless it is the `final` report before a rest."""
-        if not final and now - self._last_state < STATE_SECONDS:
+    def report(self, load: Callable[[], LoadReport], now: float, resting: bool) -> None:
+        """Tell all gateways the load, at most every 20 ms unless the engine comes to rest."""
+        if now - self._last_state < STATE_SECONDS and not (resting and not self._rested):
             return
-        self._last_state = now
+        self._last_state, self._rested = now, resting
+        state = load()
         for gateway, peer in self._peers.items():
             peer.state_sequence += 1
-            self._send(gateway, State(self._epoch, peer.state_sequence, load))
+            self._send(gateway, State(self._epoch, peer.state_sequence, state))
 
     def keep_alive(self, now: float) -> list[str]:
         """Send heartbeats when due. Returns the gateways that have fallen silent and are now forgotten."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from cluster.codec import (
     decode_control,
     encode,
 )
-from cluster.engine_process import EngineSpec
+from cluster.engine_process import DEFAULT_BUILDER, EngineSpec
 from replicas.config import EngineConfig
 from replicas.messages import LoadReport
 
@@ -59,8 +59,9 @@ class EngineClient:
 
     @classmethod
     async def start(cls, model_path: str, config: EngineConfig, bus_host: str,
-                    builder: str = "replicas.build:build_engine") -> EngineClient:
-        """Start an engine process and wait until it can serve. Raises EngineStartError with the engine's reason."""
+                    builder: str = DEFAULT_BUILDER, options: Mapping[str, float] | None = None) -> EngineClient:
+        """Start an engine process (see `EngineSpec`) and wait until it can serve. Raises EngineStartError with the
+        engine's reason."""
         folder = tempfile.mkdtemp(prefix="mobula-")
         control = zmq.asyncio.Context.instance().socket(zmq.PAIR)
         control.setsockopt(zmq.LINGER, 0)
@@ -69,7 +70,7 @@ class EngineClient:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "cluster.engine_process", stdin=asyncio.subprocess.PIPE)
         assert process.stdin is not None
-        spec = EngineSpec(model_path, config, address, bus_host, builder)
+        spec = EngineSpec(model_path, config, address, bus_host, builder, dict(options or {}))
         process.stdin.write(msgspec.json.encode(spec) + b"\n")
         client = cls(process, control, folder)
         try:

@@ -41,17 +41,19 @@ from replicas.config import EngineConfig
 from replicas.engine import Engine
 from replicas.messages import RequestSummary, StepOutput
 
+DEFAULT_BUILDER = "replicas.build:build_engine"
 MAX_EARLY_ABORTS = 10_000
 
 
 class EngineSpec(msgspec.Struct, frozen=True):
-    """What to start: `builder` is "module:function", called as function(path, config, on_stage) -> Engine."""
+    """What to start: `builder` is "module:function", called as function(path, config, on_stage, **options) -> Engine."""
 
     model_path: str
     config: EngineConfig
     control_address: str
     bus_host: str
-    builder: str = "replicas.build:build_engine"
+    builder: str = DEFAULT_BUILDER
+    options: dict[str, float] = {}
 
 
 class EngineLoop:
@@ -76,7 +78,7 @@ class EngineLoop:
             if self._engine.has_work:
                 self._publish(self._engine.step())
             now = time.monotonic()
-            self._bus.report(self._engine.load(), now, final=not self._engine.has_work)
+            self._bus.report(self._engine.load, now, resting=not self._engine.has_work)
             for gateway in self._bus.keep_alive(now):
                 self._abort([name for name, owner in self._gateway_of.items() if owner == gateway])
 
@@ -144,7 +146,7 @@ def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq
     stages: list[tuple[str, float]] = []
     module, function = spec.builder.split(":")
     engine = getattr(import_module(module), function)(
-        spec.model_path, spec.config, lambda name, seconds: stages.append((name, seconds)))
+        spec.model_path, spec.config, lambda name, seconds: stages.append((name, seconds)), **spec.options)
     epoch = uuid.uuid4().hex
     bus = BusServer(context, spec.bus_host, epoch)
     gc.collect()

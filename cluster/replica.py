@@ -10,6 +10,7 @@ from ray import serve
 
 from cluster.codec import encode
 from cluster.engine_client import EngineClient
+from cluster.engine_process import DEFAULT_BUILDER
 from replicas.config import EngineConfig
 
 PING_SECONDS = 10.0
@@ -19,11 +20,12 @@ QUEUE_FACTOR = 8
 
 
 class ReplicaSpec(msgspec.Struct, frozen=True):
-    """What a replica runs. `builder` is "module:function" (see `cluster.engine_process.EngineSpec`)."""
+    """What a replica runs. `builder` and `options` are those of `cluster.engine_process.EngineSpec`."""
 
     model_path: str
     config: EngineConfig
-    builder: str = "replicas.build:build_engine"
+    builder: str = DEFAULT_BUILDER
+    options: dict[str, float] = {}
 
 
 class Replica:
@@ -31,7 +33,7 @@ class Replica:
 
     async def __init__(self, spec: ReplicaSpec) -> None:
         host = ray.util.get_node_ip_address()
-        self._engine = await EngineClient.start(spec.model_path, spec.config, host, spec.builder)
+        self._engine = await EngineClient.start(spec.model_path, spec.config, host, spec.builder, spec.options)
 
     async def info(self) -> bytes:
         return encode(self._engine.info)

@@ -19,6 +19,8 @@ from cluster.ingress import IngressMode, environment, proxy_port
 from deploy.config import MobulaConfig
 from deploy.errors import UserError
 
+SERVE_LOGGING: dict[str, Any] = {"enable_access_log": False, "log_level": "WARNING"}
+
 
 @dataclass(slots=True)
 class StageClock:
@@ -58,13 +60,13 @@ def serve(config: MobulaConfig, paths: dict[str, Path], clock: StageClock, json_
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     try:
         with clock.stage("start Ray"):
-            _start_ray(gateway.host)
+            start_ray(gateway.host)
         with clock.stage("start Serve"):
             options = {"host": gateway.host, "port": proxy_port(mode, gateway.port)}
-            ray_serve.start(proxy_location="HeadOnly", http_options=options, logging_config=_logging())
+            ray_serve.start(proxy_location="HeadOnly", http_options=options, logging_config=SERVE_LOGGING)
         with clock.stage("start the models and the gateway"):
             try:
-                ray_serve.run(build_application(config, paths), name=APPLICATION_NAME, logging_config=_logging())
+                ray_serve.run(build_application(config, paths), name=APPLICATION_NAME, logging_config=SERVE_LOGGING)
             except RuntimeError as error:
                 raise UserError(f"the application did not start: {_cause(APPLICATION_NAME) or error}") from error
         _tell_engines(config, clock)
@@ -98,7 +100,7 @@ def _tell_engines(config: MobulaConfig, clock: StageClock) -> None:
             clock.tell(f"{model.id}: {name}", seconds, indent=1)
 
 
-def _start_ray(host: str) -> None:
+def start_ray(host: str) -> None:
     import ray
 
     local = {"_node_ip_address": "127.0.0.1"} if host in ("127.0.0.1", "localhost", "::1") else {}
@@ -111,10 +113,6 @@ def _start_ray(host: str) -> None:
         num_cpus=max(4, os.cpu_count() or 1),
         **local,
     )
-
-
-def _logging() -> dict[str, Any]:
-    return {"enable_access_log": False, "log_level": "WARNING"}
 
 
 def _stop_on_signals() -> threading.Event:

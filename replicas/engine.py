@@ -16,7 +16,6 @@ from replicas.kv.blocks import BlockPool
 from replicas.kv.prefix import root_key
 from replicas.messages import FinishReason, GenerateRequest, LoadReport, RequestSummary, StepOutput, TokenEvent
 from replicas.pace import Pace
-from replicas.plan import StepPlan
 from replicas.request import Sequence
 from replicas.scheduler import Scheduler
 
@@ -79,15 +78,14 @@ class Engine:
     def step(self) -> StepOutput:
         """Plan, compute and account for one step."""
         started = self._clock()
-        plan = self._scheduler.plan(started, self._prefill_budget())
+        plan = self._scheduler.plan(started, self._prefill_budget)
         if not plan.work and not plan.released:
             return StepOutput(kv_events=self._pool.drain_events())
-        num_decodes, num_prefill_tokens = self._split(plan)
         self._executor.submit(plan)
         grown = self._scheduler.apply(self._executor.collect())
         if plan.work:
             self._steps += 1
-            self._pace.observe(self._clock() - started, num_decodes, num_prefill_tokens)
+            self._pace.observe(self._clock() - started, plan.num_decodes, plan.num_prefill_tokens)
         self._generated_tokens += len(grown)
         events, finished = [], []
         for sequence in grown:
@@ -157,8 +155,7 @@ class Engine:
             raise ValueError(f"the prompt has {prompt} tokens and max_tokens is {asked}, together more than "
                              f"the model's limit of {limit} tokens")
 
-    def _prefill_budget(self) -> int:
-        num_decodes = sum(sequence.is_decoding for sequence in self._scheduler.running)
+    def _prefill_budget(self, num_decodes: int) -> int:
         return prefill_budget(
             max_batched_tokens=self.config.max_batched_tokens,
             num_decodes=num_decodes,
@@ -167,11 +164,6 @@ class Engine:
             prefill_rate=self._pace.prefill_rate,
             smallest_chunk=self.config.block_size,
         )
-
-    def _split(self, plan: StepPlan) -> tuple[int, int]:
-        """How many decodes and how many prefill tokens a plan holds."""
-        num_decodes = sum(sequence.is_decoding for sequence in self._scheduler.running)
-        return num_decodes, sum(work.num_tokens for work in plan.work) - num_decodes
 
     def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
         sampling, token_id = sequence.request.sampling, sequence.token_ids[-1]

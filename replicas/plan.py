@@ -34,8 +34,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Applied in this order: `released` slots are emptied, `admitted` ones filled, `work` computed."""
+    """Applied in this order: `released` slots are emptied, `admitted` ones filled, `work` computed.
+    `num_decodes` of the work rows continue an answer; the tokens of the others are prefill."""
 
     released: tuple[int, ...]
     admitted: tuple[Admission, ...]
     work: tuple[Work, ...]
+    num_decodes: int = 0
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return sum(work.num_tokens for work in self.work) - self.num_decodes

@@ -47,7 +47,8 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        return self.num_pending == 1 and self.num_output > 0
+        num_tokens = len(self.token_ids)
+        return num_tokens - self.num_computed == 1 and num_tokens > len(self.request.token_ids)
 
     @property
     def deadline(self) -> float:

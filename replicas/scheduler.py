@@ -9,6 +9,7 @@ Pure bookkeeping: no clock, no randomness, no tensors.
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Callable
 
 from replicas.config import EngineConfig
@@ -28,7 +29,8 @@ RANKS: dict[str, Callable[[Sequence], Rank]] = {
 
 
 class Scheduler:
-    """Owns the waiting queue, the running sequences and their blocks. `plan` and `apply` alternate."""
+    """Owns the waiting queue, the running sequences (in order of their rank) and their blocks. `plan` and `apply`
+    alternate."""
 
     def __init__(self, config: EngineConfig, pool: BlockPool) -> None:
         self._config = config
@@ -67,39 +69,30 @@ class Scheduler:
         self.running.remove(sequence)
         self._leave(sequence)
 
-    def plan(self, now: float, prefill_budget: int) -> StepPlan:
-        """The next step's work. At most `prefill_budget` tokens go to prefills, beside one for each decode."""
+    def plan(self, now: float, prefill_budget: Callable[[int], int]) -> StepPlan:
+        """The next step's work: one token for each running decode and, told how many these are, at most
+        `prefill_budget` tokens for prefills."""
         assert not self._planned, "the last plan has not been applied"
-        admitted: list[Admission] = []
-        work: list[Work] = []
-        num_decodes = sum(sequence.is_decoding for sequence in self.running)
-        budget = min(prefill_budget, self._config.max_batched_tokens - num_decodes)
-        preempted = False
-        for sequence in sorted(self.running, key=self._rank):
+        decoding = sum(sequence.is_decoding for sequence in self.running)
+        budget = min(prefill_budget(decoding), self._config.max_batched_tokens - decoding)
+        preemptions, num_decodes, work = self.preemptions, 0, []
+        for sequence in tuple(self.running):
             if sequence.slot < 0:
                 break  # preempted for a better one above, and so are all behind it
-            num_tokens = 1 if sequence.is_decoding else min(sequence.num_pending, budget)
+            is_decoding = sequence.is_decoding
+            num_tokens = 1 if is_decoding else min(sequence.num_pending, budget)
             if num_tokens == 0:
                 continue
             new_blocks = self._blocks_missing(sequence, sequence.num_computed + num_tokens)
-            preempted |= self._make_room(new_blocks, sequence)
+            self._make_room(new_blocks, sequence)
             if sequence.slot < 0:
                 break
-            budget -= 0 if sequence.is_decoding else num_tokens
+            budget -= 0 if is_decoding else num_tokens
+            num_decodes += is_decoding
             work.append(self._assign(sequence, num_tokens, new_blocks))
-        while not preempted and budget > 0 and self._waiting and self._free_slots:
-            admission = self._admit(self._waiting[0][1], now)
-            if admission is None:
-                break
-            heapq.heappop(self._waiting)
-            sequence = self.running[-1]
-            num_tokens = min(sequence.num_pending, budget)
-            budget -= num_tokens
-            admitted.append(admission)
-            work.append(self._assign(sequence, num_tokens, self._blocks_missing(
-                sequence, sequence.num_computed + num_tokens)))
+        admitted = self._admit_waiting(now, budget, work) if preemptions == self.preemptions else ()
         released, self._released = tuple(self._released), []
-        return StepPlan(released, tuple(admitted), tuple(work))
+        return StepPlan(released, admitted, tuple(work), num_decodes)
 
     def apply(self, sampled: list[int | None]) -> list[Sequence]:
         """Record a step's results, one entry for each work row of the plan (None where nothing was sampled).
@@ -126,24 +119,20 @@ class Scheduler:
             assert sequence.num_computed <= len(sequence.block_ids) * self._config.block_size, "tokens without blocks"
 
     def _assign(self, sequence: Sequence, num_tokens: int, new_blocks: int) -> Work:
+        self._planned.append((sequence, num_tokens))
+        if new_blocks == 0:
+            return Work(sequence.slot, num_tokens)
         new_block_ids = self._pool.allocate(new_blocks)
         sequence.block_ids += new_block_ids
-        self._planned.append((sequence, num_tokens))
         return Work(sequence.slot, num_tokens, tuple(new_block_ids))
 
     def _blocks_missing(self, sequence: Sequence, num_tokens: int) -> int:
         return -(-num_tokens // self._config.block_size) - len(sequence.block_ids)
 
-    def _make_room(self, blocks: int, asking: Sequence) -> bool:
+    def _make_room(self, blocks: int, asking: Sequence) -> None:
         """Preempt from the back of the ranking until `blocks` are free, `asking` itself at last."""
-        preempted = False
-        while self._pool.num_free < blocks:
-            victim = max(self.running, key=self._rank)
-            self._preempt(victim)
-            preempted = True
-            if victim is asking:
-                break
-        return preempted
+        while self._pool.num_free < blocks and asking.slot >= 0:
+            self._preempt(self.running[-1])
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -160,15 +149,33 @@ class Scheduler:
         self._released.append(sequence.slot)
         sequence.slot = -1
 
-    def _admit(self, sequence: Sequence, now: float) -> Admission | None:
-        """Move `sequence` to the running ones on its cached prefix, if all its tokens fit beside what the prefills
-        under way still need and a watermark (of no use while nothing runs)."""
-        hits = self._match_prefix(sequence)
+    def _admit_waiting(self, now: float, budget: int, work: list[Work]) -> tuple[Admission, ...]:
+        """Admit from the head of the queue while slots, blocks and budget last, and plan first chunks into `work`."""
+        admitted = []
+        while budget > 0 and self._waiting and self._free_slots:
+            sequence = self._waiting[0][1]
+            hits = self._match_prefix(sequence)
+            if not self._fits(sequence, hits):
+                break
+            heapq.heappop(self._waiting)
+            admitted.append(self._admit(sequence, hits, now))
+            num_tokens = min(sequence.num_pending, budget)
+            budget -= num_tokens
+            new_blocks = self._blocks_missing(sequence, sequence.num_computed + num_tokens)
+            work.append(self._assign(sequence, num_tokens, new_blocks))
+        return tuple(admitted)
+
+    def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
+        """Whether all its tokens fit beside what the prefills under way still need and a watermark, which keeps
+        admissions from thrashing (and is of no use while nothing runs)."""
+        wanted = self._blocks_missing(sequence, sequence.num_tokens) - len(hits) + self._pool.num_unreferenced(hits)
+        if not self.running:
+            return wanted <= self._pool.num_free
         promised = sum(self._blocks_missing(other, other.num_tokens) for other in self.running)
-        wanted = self._blocks_missing(sequence, sequence.num_tokens) - len(hits)
-        reserve = promised + self._watermark if self.running else 0
-        if wanted + self._pool.num_unreferenced(hits) + reserve > self._pool.num_free:
-            return None
+        return wanted + promised + self._watermark <= self._pool.num_free
+
+    def _admit(self, sequence: Sequence, hits: list[int], now: float) -> Admission:
+        """Move a waiting sequence to the running ones, on its cached prefix."""
         self._pool.acquire(hits)
         sequence.block_ids = hits
         sequence.num_computed = len(hits) * self._config.block_size
@@ -177,7 +184,7 @@ class Scheduler:
             sequence.first_scheduled = now
             sequence.cached_tokens = sequence.num_computed
         sequence.slot = self._free_slots.pop()
-        self.running.append(sequence)
+        insort(self.running, sequence, key=self._rank)
         return Admission(sequence.slot, tuple(sequence.token_ids), sequence.num_prompt, sequence.num_computed,
                          tuple(hits), sequence.request.sampling)
 

@@ -1,0 +1,55 @@
+"""The measured server of `mobula bench gateway`: Ray Serve in one HTTP mode, with engines that sleep.
+
+A process of its own, since Ray Serve reads the HTTP mode from the environment at import. Each line on standard input
+is a JSON object {"step_seconds", "share_events"}; it is answered by a line once the application runs that way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from typing import Any
+
+from cluster.ingress import IngressMode, environment, proxy_port
+
+MODEL = "sleeping"
+MAX_RUNNING = 256
+
+
+def main() -> None:
+    mode: IngressMode = sys.argv[1]  # type: ignore[assignment]
+    port, model_path = int(sys.argv[2]), sys.argv[3]
+    os.environ.update(environment(mode, port))
+    import ray
+    from ray import serve
+
+    from deploy.serve import SERVE_LOGGING, start_ray
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    start_ray("127.0.0.1")
+    try:
+        options = {"host": "0.0.0.0" if mode == "haproxy" else "127.0.0.1", "port": proxy_port(mode, port)}
+        serve.start(proxy_location="HeadOnly", http_options=options, logging_config=SERVE_LOGGING)
+        for line in sys.stdin:
+            serve.run(_application(model_path, **json.loads(line)), name="bench", logging_config=SERVE_LOGGING)
+            print("ready", flush=True)
+    finally:
+        ray.shutdown()
+
+
+def _application(model_path: str, step_seconds: float, share_events: bool) -> Any:
+    from cluster.gateway.deployment import gateway_deployment
+    from cluster.gateway.service import GatewaySettings
+    from cluster.replica import ReplicaSpec, replica_deployment
+    from replicas.config import EngineConfig
+
+    builder = "deploy.bench.sleeping:build_sleeping_engine"
+    spec = ReplicaSpec(model_path, EngineConfig(max_running=MAX_RUNNING), builder, {"step_seconds": step_seconds})
+    handle = replica_deployment("model-sleeping", 1, MAX_RUNNING).bind(spec)
+    return gateway_deployment(1).bind({MODEL: handle}, GatewaySettings(share_events=share_events))
+
+
+if __name__ == "__main__":
+    main()
