@@ -35,7 +35,7 @@ def test_padded_shards_cover_every_index_once(group: dist.ProcessGroup, size: in
 
 def test_even_shards_refuse_a_remainder_and_name_the_dimension(group: dist.ProcessGroup) -> None:
     assert [(s.start, s.stop) for s in (even_shard(6, mesh, "x") for mesh in meshes(2, group))] == [(0, 3), (3, 6)]
-    with pytest.raises(ValueError, match="num_attention_heads is 9, .* 2 ranks"):
+    with pytest.raises(ValueError, match=r"num_attention_heads is 9, .* 2 ranks"):
         even_shard(9, meshes(2, group)[0], "num_attention_heads")
 
 

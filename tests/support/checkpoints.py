@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ from parallel.sharding import WeightSlot
 VOCAB_SIZE = 131
 MAX_POSITIONS = 512
 
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 48,
@@ -68,6 +75,15 @@ def write_tiny(folder: Path, config: PreTrainedConfig, seed: int = 0, max_shard_
     model = tiny_model(config, seed)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     return model
+
+
+def write_config(folder: Path, config: PreTrainedConfig, **changes: Any) -> Path:
+    """Only the config.json, with keys changed (None: left out); returns its path."""
+    config.save_pretrained(folder)
+    path = folder / "config.json"
+    values = {**json.loads(path.read_text()), "architectures": [ARCHITECTURES[config.model_type]], **changes}
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+    return path
 
 
 def scaled(rope_scaling: dict[str, Any] | None, max_positions: int = MAX_POSITIONS) -> LlamaConfig:
