@@ -6,7 +6,7 @@ scores. Every token that the file marks as control is special; user-defined ones
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,11 +15,12 @@ import tokenizers
 from tokenizers import AddedToken, normalizers
 from tokenizers.models import BPE
 
-from replicas.text.gguf_metadata import read_gguf_metadata
+from replicas.loading.gguf_file import read_gguf
 from replicas.text.pretokenizers import byte_level_pipeline
 from replicas.text.token_bytes import byte_level_bytes, sentencepiece_bytes
 from replicas.text.vocabulary import Vocabulary
 
+Metadata = Mapping[str, Any]
 T = TypeVar("T")
 
 
@@ -36,14 +37,14 @@ class TokenType(IntEnum):
 
 def open_gguf_tokenizer(path: Path) -> Vocabulary:
     """Raises ValueError that names the file, the key and what was expected."""
-    metadata = read_gguf_metadata(path)
+    metadata = read_gguf(path).metadata
     try:
         return _vocabulary(metadata)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _vocabulary(metadata: dict[str, Any]) -> Vocabulary:
+def _vocabulary(metadata: Metadata) -> Vocabulary:
     tokens = _required(metadata, "tokenizer.ggml.tokens", list)
     ids = {token: index for index, token in enumerate(tokens)}
     if len(ids) < len(tokens):
@@ -73,9 +74,9 @@ def _vocabulary(metadata: dict[str, Any]) -> Vocabulary:
     )
 
 
-def _byte_level(metadata: dict[str, Any], ids: dict[str, int]) -> tuple[tokenizers.Tokenizer, bool]:
+def _byte_level(metadata: Metadata, ids: dict[str, int]) -> tuple[tokenizers.Tokenizer, bool]:
     """The tokenizer, and whether its prompts begin with BOS by default."""
-    pipeline = byte_level_pipeline(metadata.get("tokenizer.ggml.pre", "default"))
+    pipeline = byte_level_pipeline(_required(metadata, "tokenizer.ggml.pre", str))
     merges = [_merge_pair(merge) for merge in _required(metadata, "tokenizer.ggml.merges", list)]
     backend = _bpe(ids, merges, ignore_merges=pipeline.ignore_merges)
     backend.pre_tokenizer = pipeline.pre_tokenizer
@@ -84,7 +85,7 @@ def _byte_level(metadata: dict[str, Any], ids: dict[str, int]) -> tuple[tokenize
     return backend, pipeline.add_bos
 
 
-def _sentencepiece(metadata: dict[str, Any], ids: dict[str, int], types: list[int]) -> tokenizers.Tokenizer:
+def _sentencepiece(metadata: Metadata, ids: dict[str, int], types: list[int]) -> tokenizers.Tokenizer:
     scores: list[float] = _aligned(metadata, "tokenizer.ggml.scores", ids)
     mergeable = {token: index for token, index in ids.items() if types[index] == TokenType.NORMAL}
     unknown = next((token for token, index in ids.items() if types[index] == TokenType.UNKNOWN), None)
@@ -129,7 +130,7 @@ def _token_bytes(tokens: list[str], types: list[int], spelled: Callable[[str], b
     return [token.encode() if kind in whole else spelled(token) for token, kind in zip(tokens, types, strict=True)]
 
 
-def _special_tokens_map(metadata: dict[str, Any], tokens: list[str]) -> dict[str, str]:
+def _special_tokens_map(metadata: Metadata, tokens: list[str]) -> dict[str, str]:
     keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {name: _token_id(metadata, key, tokens) for name, key in keys.items()}
     return {name: tokens[index] for name, index in ids.items() if index is not None}
@@ -142,11 +143,11 @@ def _merge_pair(merge: str) -> tuple[str, str]:
     return left, right
 
 
-def _adds_space_prefix(metadata: dict[str, Any]) -> bool:
+def _adds_space_prefix(metadata: Metadata) -> bool:
     return bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
 
 
-def _token_id(metadata: dict[str, Any], name: str, tokens: list[str]) -> int | None:
+def _token_id(metadata: Metadata, name: str, tokens: list[str]) -> int | None:
     key = f"tokenizer.ggml.{name}_token_id"
     index: int | None = metadata.get(key)
     if index is not None and not 0 <= index < len(tokens):
@@ -154,14 +155,14 @@ def _token_id(metadata: dict[str, Any], name: str, tokens: list[str]) -> int | N
     return index
 
 
-def _aligned(metadata: dict[str, Any], key: str, tokens: list[str] | dict[str, int]) -> list[Any]:
+def _aligned(metadata: Metadata, key: str, tokens: list[str] | dict[str, int]) -> list[Any]:
     values = _required(metadata, key, list)
     if len(values) != len(tokens):
         raise ValueError(f"{key} has {len(values)} entries for {len(tokens)} tokens")
     return values
 
 
-def _required(metadata: dict[str, Any], key: str, kind: type[T]) -> T:
+def _required(metadata: Metadata, key: str, kind: type[T]) -> T:
     if key not in metadata:
         raise ValueError(f"{key} is missing from the metadata")
     value = metadata[key]

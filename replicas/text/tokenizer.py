@@ -38,6 +38,7 @@ class Tokenizer:
         self.special_tokens_map = vocabulary.special_tokens_map
         self._first = _blind_to(self.control_tokens, vocabulary.backend)
         self._later = _without_prefix_space(self._first)
+        self._spelled_out = _spelled_out(self.control_tokens, self._first)
 
     @classmethod
     def open(cls, path: Path) -> Tokenizer:
@@ -61,7 +62,7 @@ class Tokenizer:
             if isinstance(segment, int):
                 ids.append(segment)
             else:
-                ids += _plain_ids(self._later if index else self._first, segment)
+                ids += self._plain_ids(self._later if index else self._first, segment)
         return ids
 
     def with_bos(self, ids: list[int]) -> list[int]:
@@ -69,12 +70,15 @@ class Tokenizer:
             return ids
         return [self.bos_token_id, *ids]
 
-
-def _plain_ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
-    try:
-        return backend.encode(text, add_special_tokens=False).ids
-    except TypeError:  # the library's answer to a str that has no UTF-8 form
-        raise ValueError("the text holds half of a surrogate pair, which is not a character") from None
+    def _plain_ids(self, backend: tokenizers.Tokenizer, text: str) -> list[int]:
+        try:
+            ids = backend.encode(text, add_special_tokens=False).ids
+        except TypeError:  # the library's answer to a str that has no UTF-8 form
+            raise ValueError("the text holds half of a surrogate pair, which is not a character") from None
+        spelled_out = self._spelled_out
+        if spelled_out.keys().isdisjoint(ids):
+            return ids
+        return [piece for index in ids for piece in spelled_out.get(index, (index,))]
 
 
 def _blind_to(control: ControlTokens, backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
@@ -96,3 +100,13 @@ def _without_prefix_space(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer
     later = tokenizers.Tokenizer.from_str(backend.to_str().replace(first_only, '"prepend_scheme":"never"'))
     later.encode_special_tokens = True
     return later
+
+
+def _spelled_out(control: ControlTokens, backend: tokenizers.Tokenizer) -> dict[int, list[int]]:
+    """Control tokens as single characters: in some vocabularies merges lead from plain text to a control token, and
+    then these take its place. Left out are tokens that cannot result so, and the one that stands for the unknown."""
+    model = backend.model
+    unknown = getattr(model, "unk_token", None)
+    characters = {index: [model.token_to_id(character) for character in token.content]
+                  for index, token in control.tokens.items() if token.content != unknown}
+    return {index: ids for index, ids in characters.items() if None not in ids}
