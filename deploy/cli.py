@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cluster.ingress import IngressMode
 from deploy.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def serve(
     config = _read_target(target, host, port)
     check_address(config.gateway.host, config.gateway.port)
     with clock.stage("find and check the model files"):
-        paths = fetch_models(config)
+        paths = fetch_models(config, quiet)
     run(config, paths, clock, json_file)
 
 
@@ -131,11 +132,19 @@ def check(
 
 
 @bench.command("gateway")
-def bench_gateway(json_file: JsonFile = None, quiet: Quiet = False) -> None:
-    """What HTTP, gateway, handle and bus add to an engine."""
-    from deploy.bench.gateway import run
+def bench_gateway(
+    mode: Annotated[
+        IngressMode | None, typer.Option(help="The one HTTP mode to measure.", show_default="all of them")
+    ] = None,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
+    """What HTTP, gateway, handle and bus add to an engine, in each HTTP mode."""
+    from deploy.bench.gateway import MODES, run
+    from deploy.catalog import DEFAULT_MODEL
+    from deploy.preflight import fetch_model
 
-    run(json_file=json_file, quiet=quiet)
+    run(fetch_model(DEFAULT_MODEL, quiet), [mode] if mode else MODES, json_file, quiet)
 
 
 def _read_target(target: str | None, host: str | None, port: int | None) -> MobulaConfig:

@@ -32,6 +32,7 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
 
 _DEFAULTS = EngineConfig()
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _ID = re.compile(r"[\w.:/@+-]{1,128}")
 
 
@@ -93,8 +94,15 @@ class EngineSection(Section):
     """Whether a prompt reuses the blocks that an earlier one with the same beginning computed."""
     policy: Literal["fcfs", "priority", "deadline"] = _DEFAULTS.policy
     """Who is admitted first: first come first served, highest priority, or nearest deadline."""
-    device: str = Field(default=_DEFAULTS.device, min_length=1)
-    """Where the model runs, in torch's words."""
+    device: str = _DEFAULTS.device
+    """Where the model runs: cpu, cuda or cuda:N."""
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if not _DEVICE.fullmatch(device):
+            raise ValueError("must be cpu, cuda or cuda:N")
+        return device
 
     @model_validator(mode="after")
     def _engine_takes_it(self) -> Self:

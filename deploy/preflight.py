@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.catalog import CatalogEntry, HubModel, identify, resolve
-from deploy.config import MobulaConfig, ModelSection
+from deploy.config import MobulaConfig, ModelSection, to_engine_config
 from deploy.errors import UserError
 from deploy.progress import download_bar
 
@@ -28,16 +28,24 @@ class CheckedModel:
 
 
 def check_models(config: MobulaConfig) -> list[CheckedModel]:
-    """Open every model that is on this machine, and fetch nothing. Raises UserError at the first that does not open."""
+    """Open every model that is on this machine, and fetch nothing. Raises UserError at one that cannot be served."""
     return [_check(model) for model in config.models]
 
 
-def fetch_models(config: MobulaConfig) -> dict[str, Path]:
+def fetch_models(config: MobulaConfig, quiet: bool = False) -> dict[str, Path]:
     """Where each model's files lie, by model id: fetched if they were not on this machine yet, and opened once."""
-    paths = {model.id: _fetch(model.source) for model in config.models}
+    paths = {model.id: fetch_model(model.source, quiet) for model in config.models}
     for model in config.models:
         _open(model, paths[model.id])
     return paths
+
+
+def fetch_model(source: str, quiet: bool) -> Path:
+    """Where the model's files lie, with a bar that shows how they come."""
+    if quiet:
+        return resolve(source)
+    with download_bar(source) as progress:
+        return resolve(source, progress)
 
 
 def check_address(host: str, port: int) -> None:
@@ -62,18 +70,18 @@ def _check(model: ModelSection) -> CheckedModel:
             return _open(model, resolve(model.source))
 
 
-def _fetch(source: str) -> Path:
-    with download_bar(source) as progress:
-        return resolve(source, progress)
-
-
 def _open(model: ModelSection, path: Path) -> CheckedModel:
-    from replicas.loading.checkpoint import open_checkpoint
+    import torch
+
+    from replicas.build import plan_capacity
+    from replicas.loading.checkpoint import open_checkpoint, resolve_dtype
     from replicas.text.tokenizer import Tokenizer
 
+    engine = to_engine_config(model)
     try:
         checkpoint = open_checkpoint(path)
         Tokenizer.open(path)
+        plan_capacity(checkpoint, engine, resolve_dtype(engine.dtype, checkpoint.config, torch.device(engine.device)))
     except (ValueError, OSError) as error:
-        raise UserError(f"the model {model.id} cannot be loaded: {error}") from error
+        raise UserError(f"the model {model.id} cannot be served: {error}") from error
     return CheckedModel(model.id, model.source, path, checkpoint.config)

@@ -57,7 +57,7 @@ def test_a_broken_model_stops_check_and_serve_before_anything_starts(tmp_path: P
         result = mobula(*arguments, cwd=tmp_path)
         assert result.returncode == 2
         assert len(result.stderr.splitlines()) == 1
-        assert "the model cut cannot be loaded" in result.stderr
+        assert "the model cut cannot be served" in result.stderr
         assert "cut.gguf" in result.stderr
         assert time.monotonic() - started < SECONDS_TO_TELL_A_MISTAKE
 

@@ -129,7 +129,7 @@ KEYS = [(path, key) for path, section in SECTIONS.items() for key in section.mod
 MISPLACED = [(*where, place) for where in KEYS for place in SECTIONS if where[1] not in SECTIONS[place].model_fields]
 
 WRONG_VALUES: list[Any] = [[1], {"a": 1}, 2.5, True, "many"]
-TEXTS, SWITCHES = ("id", "host", "device"), ("prefix_caching",)
+TEXTS, SWITCHES = ("id", "host"), ("prefix_caching",)
 MISTYPED = [
     (*where, value)
     for where in KEYS
@@ -203,6 +203,7 @@ def test_a_value_of_another_type_is_refused(file: Path, path: tuple[str | int, .
             1024,
             "max_running is 1024, but may not exceed max_batched_tokens (512)",
         ),
+        (("models", 0, "engine"), "device", "gpu", "is 'gpu', but must be cpu, cuda or cuda:N"),
         (("models", 0, "slo"), "ttft_p99", 500, "is 500, but must be a duration with its unit, such as 500ms"),
         (("models", 0, "slo"), "itl_p99", "0ms", "must be more than 0"),
         (("models", 0, "parallel"), "tensor", 2, "is 2, but must be 1: in this version a replica runs on one device"),

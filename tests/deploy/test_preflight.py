@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deploy.config import config_for_model
+from deploy.config import MobulaConfig, config_for_model
 from deploy.errors import UserError
 from deploy.preflight import check_address, check_models, fetch_models
 
@@ -52,6 +53,19 @@ def test_a_broken_model_is_told_in_one_sentence_that_names_it(smollm2_path: Path
             check_models(config_for_model(str(path)))
         assert path.name in str(error.value)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ({"max_model_len": 8193}, "max_model_len is 8193, but the model was made for at most 8192 tokens"),
+        ({"kv_cache_memory": "1KiB"}, "kv_cache_memory is 1024 bytes, but one block of 16 tokens takes"),
+    ],
+)
+def test_an_engine_that_does_not_suit_the_model_is_told(smollm2_path: Path, engine: dict[str, Any], said: str) -> None:
+    model = {"id": "small", "source": str(smollm2_path), "engine": engine}
+    with pytest.raises(UserError, match=f"the model small cannot be served: {said}"):
+        check_models(MobulaConfig.model_validate({"models": [model]}))
 
 
 def test_a_port_in_use() -> None:
