@@ -51,7 +51,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
         """With `parse_special`, spellings of control tokens become those tokens; without, they are text like any
-        other, and no control token can result. With `add_bos` the ids begin with exactly one BOS, if there is one."""
+        other, and no control token can result. With `add_bos`, BOS is put before ids that do not begin with it."""
         ids = self.encode_segments(self.control_tokens.split(text) if parse_special else [text])
         return self.with_bos(ids) if add_bos else ids
 
@@ -66,6 +66,7 @@ class Tokenizer:
         return ids
 
     def with_bos(self, ids: list[int]) -> list[int]:
+        """The ids with BOS first, never twice; unchanged if the vocabulary has none."""
         if self.bos_token_id is None or ids[:1] == [self.bos_token_id]:
             return ids
         return [self.bos_token_id, *ids]
