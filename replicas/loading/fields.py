@@ -21,10 +21,10 @@ class Fields:
     def get(self, key: str, default: Any = None) -> Any:
         return self.values.get(self.prefix + key, default)
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.error(key, "must be a positive integer")
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise self.error(key, f"must be an integer of at least {minimum}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -34,7 +34,9 @@ class Fields:
         return float(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        value = self.get(key, default)
+        value = self.get(key)
+        if value is None:
+            return default
         if not isinstance(value, bool):
             raise self.error(key, "must be true or false")
         return value

@@ -170,7 +170,7 @@ def _sliding_windows(architecture: str, fields: Fields, num_layers: int) -> tupl
     window = _integer_or(fields, "sliding_window", 0) if fields.flag("use_sliding_window") else 0
     kinds = fields.get("layer_types")
     if kinds is None:
-        first = fields.get("max_window_layers")
+        first = fields.integer("max_window_layers", minimum=0)
         return tuple(window if index >= first else 0 for index in range(num_layers))
     if not isinstance(kinds, list) or len(kinds) != num_layers:
         raise fields.error("layer_types", f"must list the {num_layers} layers")

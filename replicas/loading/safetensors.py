@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from parallel.sharding import WeightSlot
 from replicas.config import ModelConfig
@@ -45,7 +45,7 @@ class SafetensorsCheckpoint:
             for name, shape in tensors.items():
                 if not _ignorable(name, config):
                     shapes[name], files[name] = shape, file
-        readers = {file: safe_open(file, framework="pt") for file in set(files.values())}
+        readers = {file: _reader(file) for file in sorted(set(files.values()))}
         return cls(folder, config, shapes, files, readers)
 
     def location(self, name: str) -> str:
@@ -61,6 +61,13 @@ class SafetensorsCheckpoint:
             part = stored[:, slot.shard.start : slot.shard.stop]
         assert isinstance(part, torch.Tensor)
         slot.target.copy_(part)
+
+
+def _reader(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except SafetensorError as error:
+        raise CheckpointError(f"{file}: {error}") from error
 
 
 def _ignorable(name: str, config: ModelConfig) -> bool:
