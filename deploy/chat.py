@@ -52,13 +52,13 @@ class Answer:
         return f"{line} · {self.tokens} token{'s' if self.tokens != 1 else ''}"
 
 
-def chat(url: str, model: str | None) -> None:
+def chat(url: str, model: str | None, temperature: float) -> None:
     """Read lines, stream the answers, until the input ends."""
     address = url.rstrip("/").removesuffix("/v1") + "/v1"
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     with httpx.Client(base_url=address, timeout=_TIMEOUT) as client:
-        model = model or _first_model(client)
-        console.print(f"{model} at {address}\n{_HELP}", style="dim")
+        settings = {"model": model or _first_model(client), "temperature": temperature}
+        console.print(f"{settings['model']} at {address}\n{_HELP}", style="dim")
         messages: list[dict[str, str]] = []
         for line in _lines(console):
             if line == "/reset":
@@ -67,19 +67,16 @@ def chat(url: str, model: str | None) -> None:
             elif re.fullmatch(r"/\w*", line):
                 console.print(_HELP, style="dim")
             else:
-                _take_turn(client, model, messages, line, console)
+                _take_turn(client, settings, messages, line, console)
 
 
-def _take_turn(client: httpx.Client, model: str, messages: list[dict[str, str]], line: str, console: Console) -> None:
+def _take_turn(
+    client: httpx.Client, settings: dict[str, Any], messages: list[dict[str, str]], line: str, console: Console
+) -> None:
     """Send the conversation with `line` at its end, and print and keep the answer. A failure leaves it as it was."""
     question = {"role": "user", "content": line}
     answer = Answer(sent_at=time.perf_counter())
-    body = {
-        "model": model,
-        "messages": [*messages, question],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    body = settings | {"messages": [*messages, question], "stream": True, "stream_options": {"include_usage": True}}
     try:
         with closing(_stream(client, body)) as chunks:
             for chunk in chunks:
@@ -89,7 +86,7 @@ def _take_turn(client: httpx.Client, model: str, messages: list[dict[str, str]],
     except KeyboardInterrupt:
         note = f"stopped · {answer.summary()}"
     except UserError as error:
-        console.print(f"error: {error}", style="red")
+        console.print("\n" * bool(answer.parts) + f"error: {error}", style="red")
         return
     console.print(f"\n{note}", style="dim")
     messages += [question, {"role": "assistant", "content": "".join(answer.parts)}]

@@ -82,11 +82,12 @@ def serve(
 def chat(
     url: Annotated[str, typer.Option(help="Address of the server.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(help="Model to talk to.", show_default="the first one served")] = None,
+    temperature: Annotated[float, typer.Option(help="How freely it speaks: 0 is greedy.", min=0, max=2)] = 0.2,
 ) -> None:
     """Talk to a served model in the terminal."""
     from deploy.chat import chat as run
 
-    run(url, model)
+    run(url, model, temperature)
 
 
 @app.command()

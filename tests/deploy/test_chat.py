@@ -136,10 +136,10 @@ def test_answers_are_printed_with_their_times_and_the_conversation_goes_on(
     assert server.requests[0]["stream"] is True
 
 
-def test_a_model_can_be_chosen(serve: StartServer) -> None:
+def test_model_and_temperature_can_be_chosen(serve: StartServer) -> None:
     server = serve(echo)
-    talk(server, "hello", options=("--model", "large"))
-    assert server.requests[0]["model"] == "large"
+    talk(server, "hello", options=("--model", "large", "--temperature", "0"))
+    assert (server.requests[0]["model"], server.requests[0]["temperature"]) == ("large", 0)
 
 
 def test_reset_forgets_and_quit_leaves(serve: StartServer) -> None:
