@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from parallel.mesh import Mesh
-from replicas.config import EngineConfig
+from replicas.config import EngineConfig, ModelConfig
 from replicas.engine import Engine, ServedModel
 from replicas.executor import InProcessExecutor
 from replicas.layers.attention import allocate_kv_layers, kv_bytes_per_block
@@ -39,7 +39,9 @@ def build_engine(path: str, config: EngineConfig, on_stage: OnStage = lambda nam
         served = plan_capacity(checkpoint, config, dtype)
         kv_layers = allocate_kv_layers(checkpoint.config, mesh, served.num_blocks, config.block_size, dtype, device)
     runner = ModelRunner(model, kv_layers, config.block_size, config.max_running, served.eos_token_ids)
-    engine = Engine(replace(config, dtype=str(dtype).removeprefix("torch.")), served, InProcessExecutor(runner))
+    config = replace(config, dtype=str(dtype).removeprefix("torch."),
+                     prefix_caching=config.prefix_caching and _keys_fit_all_prompts(checkpoint.config))
+    engine = Engine(config, served, InProcessExecutor(runner))
     with _stage("warm up", on_stage):
         warm_up(engine)
     return engine
@@ -59,6 +61,11 @@ def plan_capacity(checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dty
     max_model_len = min(config.max_model_len or model.max_positions, num_blocks * config.block_size)
     name = f"{checkpoint.path.name}/{str(dtype).removeprefix('torch.')}"
     return ServedModel(name, model.vocab_size, max_model_len, model.eos_token_ids, num_blocks)
+
+
+def _keys_fit_all_prompts(model: ModelConfig) -> bool:
+    """Under dynamic rope scaling a prefix's keys depend on the length of the prompt they were computed in."""
+    return model.rope_scaling is None or model.rope_scaling.kind != "dynamic"
 
 
 def warm_up(engine: Engine) -> None:

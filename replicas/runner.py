@@ -36,6 +36,7 @@ class _Rows:
     token_ids: list[int] = field(default_factory=list)
     positions: list[np.ndarray] = field(default_factory=list)
     slots: list[np.ndarray] = field(default_factory=list)
+    rope_lengths: list[np.ndarray] = field(default_factory=list)
     query_starts: list[int] = field(default_factory=lambda: [0])
     context_lens: list[int] = field(default_factory=list)
     logit_rows: list[int] = field(default_factory=list)
@@ -50,6 +51,8 @@ class ModelRunner:
         self._kv_layers = kv_layers
         self._block_size = block_size
         self._eos_token_ids = eos_token_ids
+        scaling = model.config.rope_scaling
+        self._rope_is_dynamic = scaling is not None and scaling.kind == "dynamic"
         self._rows: list[Row | None] = [None] * max_running
 
     @torch.inference_mode()
@@ -107,20 +110,29 @@ class ModelRunner:
             blocks = block_tables_SB[index, positions // self._block_size]
             columns.token_ids += row.token_ids[row.num_computed : end]
             columns.positions.append(positions)
+            columns.rope_lengths.append(np.maximum(positions + 1, row.num_prompt))
             columns.slots.append(blocks * self._block_size + positions % self._block_size)
             columns.query_starts.append(columns.query_starts[-1] + count)
             columns.context_lens.append(end)
             if end == len(row.token_ids):
                 columns.logit_rows.append(columns.query_starts[-1] - 1)
+        return self._to_device(columns, block_tables_SB)
+
+    def _to_device(self, columns: _Rows, block_tables_SB: np.ndarray) -> ForwardBatch:
         device = self._kv_layers[0].keys_NPKD.device
+
+        def joined(parts: list[np.ndarray]) -> torch.Tensor:
+            return torch.from_numpy(np.concatenate(parts)).to(device)
+
         return ForwardBatch(
             token_ids_T=torch.tensor(columns.token_ids, device=device),
-            positions_T=torch.from_numpy(np.concatenate(columns.positions)).to(device),
-            slots_T=torch.from_numpy(np.concatenate(columns.slots)).to(device),
+            positions_T=joined(columns.positions),
+            slots_T=joined(columns.slots),
             block_tables_SB=torch.from_numpy(block_tables_SB).to(device),
             logit_rows_R=torch.tensor(columns.logit_rows, dtype=torch.int64, device=device),
             query_starts=columns.query_starts,
             context_lens=columns.context_lens,
+            rope_lengths_T=joined(columns.rope_lengths) if self._rope_is_dynamic else None,
         )
 
 

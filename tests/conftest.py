@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+# Tiny tensors on many threads spend their time waiting for each other. Tests of the real model take more themselves.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 

@@ -32,7 +32,8 @@ def new_generation(gateway: GatewayService, model: ModelService, body: SamplingF
         block_keys=tuple(chain_keys(root_key(model.info.model_name, salt), token_ids, model.info.block_size)),
         cache_salt=salt,
     )
-    text = TextStream(model.tokenizer, body.stops, body.include_stop_str_in_output, request.sampling.min_tokens)
+    text = TextStream(model.tokenizer, body.stops, body.include_stop_str_in_output, request.sampling.min_tokens,
+                      continues_text=param == "prompt")
     return Generation(gateway, model, request, text, index, arrival)
 
 

@@ -15,13 +15,15 @@ class TextStream:
 
     Stop strings are looked for in the text that follows the first `min_tokens` tokens; one that is complete
     earlier stays in the text. `num_tokens` counts what the client is charged for: every token up to the one that
-    completed a stop string. After a stop the engine may have computed more; it is dropped.
+    completed a stop string. After a stop the engine may have computed more; it is dropped. `continues_text`: the
+    answer follows the prompt in one text, so that a first space of it stays.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], include_stop: bool, min_tokens: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], include_stop: bool, min_tokens: int,
+                 continues_text: bool) -> None:
         self.num_tokens = 0
         self.finish_reason: FinishReason | None = None
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, continues_text=continues_text)
         self._stops = StopChecker(stops, include=include_stop) if stops else None
         self._min_tokens = min_tokens
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from replicas.build import build_engine
 from replicas.config import EngineConfig
-from tests.support.checkpoints import TINY_CONFIGS, VOCAB_SIZE, write_tiny
+from tests.support.checkpoints import TINY_CONFIGS, VOCAB_SIZE, scaled, write_tiny
 from tests.support.generation import assert_greedy, generate, tokens
 
 NUM_TOKENS = 24
@@ -86,6 +87,23 @@ def test_seeded_samples_do_not_depend_on_the_schedule(tiny, disturbance):
     folder, _ = tiny
     sampling = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "seed": 5}
     assert answers_of(engine_for(folder, **disturbance), **sampling) == answers_of(engine_for(folder), **sampling)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "linear", "yarn", "llama3"])
+def test_scaled_rope_generates_as_transformers_beyond_the_trained_length(tmp_path, kind):
+    scaling = {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 32}
+    if kind == "llama3":
+        scaling |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    oracle = write_tiny(tmp_path, scaled(scaling, max_positions=32 if kind == "dynamic" else 128))
+    prompts = [prompt for prompt in prompts_of_all_lengths() if len(prompt) < 32 - NUM_TOKENS or kind != "dynamic"]
+    for config in ({"max_batched_tokens": 16}, {"prefix_caching": True}):
+        engine = engine_for(tmp_path, **config)
+        for _ in range(2):
+            answers = tokens(generate(engine, prompts, max_tokens=NUM_TOKENS))
+            for prompt, answer in zip(prompts, answers, strict=True):
+                expected = oracle.generate(torch.tensor([prompt]), max_new_tokens=NUM_TOKENS, do_sample=False,
+                                           eos_token_id=None, pad_token_id=0)
+                assert answer == expected[0, len(prompt):].tolist()
 
 
 def test_min_tokens_forbids_the_end_before(tiny):
