@@ -9,6 +9,8 @@ from typing import Any
 
 from replicas.loading.errors import CheckpointError
 
+_MAX_LAYERS = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -25,6 +27,12 @@ class Fields:
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self.error(key, f"must be an integer of at least {minimum}")
+        return value
+
+    def num_layers(self, key: str) -> int:
+        """Bounded, because memory and time go with it before any tensor is looked at."""
+        if (value := self.integer(key)) > _MAX_LAYERS:
+            raise self.error(key, f"must be at most {_MAX_LAYERS}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -6,6 +6,7 @@ vocabulary. Knows nothing of models or torch. Format: https://github.com/ggml-or
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Any
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from replicas.loading.errors import CheckpointError, require_file
+from replicas.loading.fields import Fields
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -82,21 +84,19 @@ class _Cursor:
             return self.scalar(_SCALARS[kind])
         if kind == _STRING:
             return self.string()
-        if kind != _ARRAY:
-            raise CheckpointError(f"unknown metadata type {kind}")
-        item_kind, count = self.scalar("I"), self.scalar("Q")
-        return self.scalars(_SCALARS[item_kind], count) if item_kind in _SCALARS else self.items(item_kind, count)
+        if kind == _ARRAY:
+            return self._array(self.scalar("I"), self.scalar("Q"))
+        raise CheckpointError(f"unknown type {kind}")
 
-    def scalars(self, code: str, count: int) -> list[Any]:
+    def _array(self, kind: int, count: int) -> list[Any]:
+        if kind == _STRING:
+            return [self.string() for _ in range(count)]
+        if kind not in _SCALARS:
+            raise CheckpointError(f"array of unknown type {kind}")
         start = self.position
-        self.position += count * struct.calcsize(code)
+        self.position += count * struct.calcsize(_SCALARS[kind])
         self._check()
-        return list(struct.unpack_from(f"<{count}{code}", self._data, start))
-
-    def items(self, kind: int, count: int) -> list[Any]:
-        if count > self._size - self.position:
-            raise EOFError
-        return [self.value(kind) for _ in range(count)]
+        return list(struct.unpack_from(f"<{count}{_SCALARS[kind]}", self._data, start))
 
     def _check(self) -> None:
         if self.position > self._size:
@@ -116,7 +116,7 @@ def _read(path: Path, data: mmap.mmap) -> GgufFile:
         key = cursor.string()
         metadata[key] = _metadata_value(path, cursor, key)
     table = [_table_entry(path, cursor) for _ in range(num_tensors)]
-    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    alignment = Fields(path, metadata).integer("general.alignment", _DEFAULT_ALIGNMENT)
     data_start = -(-cursor.position // alignment) * alignment
     tensors: dict[str, GgufTensor] = {}
     for name, shape, kind, offset in table:
@@ -132,7 +132,7 @@ def _metadata_value(path: Path, cursor: _Cursor, key: str) -> Any:
     try:
         return cursor.value(cursor.scalar("I"))
     except CheckpointError as error:
-        raise CheckpointError(f"{path}: metadata {key} has an {error}") from None
+        raise CheckpointError(f"{path}: metadata {key} is an {error}") from None
 
 
 def _table_entry(path: Path, cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
@@ -151,9 +151,7 @@ def _placed(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: in
         raise CheckpointError(f"{path}: tensor {name} has the unknown quantization type {kind}") from None
     block_size, block_bytes = GGML_QUANT_SIZES[quantization]
     if not shape or shape[-1] % block_size:
-        raise CheckpointError(f"{path}: tensor {name} of shape {shape} can't be {quantization.name}: "
-                              f"its rows are not whole blocks of {block_size}")
-    elements = 1
-    for size in shape:
-        elements *= size
-    return GgufTensor(shape, quantization, offset, elements // block_size * block_bytes)
+        raise CheckpointError(
+            f"{path}: tensor {name} of shape {shape} can't be {quantization.name}, whose blocks hold {block_size}"
+        )
+    return GgufTensor(shape, quantization, offset, math.prod(shape) // block_size * block_bytes)

@@ -49,7 +49,7 @@ def read_hf_config(folder: Path) -> ModelConfig:
     fields = Fields(path, {**_DEFAULTS[architecture], **given})
     _refuse_unsupported(fields)
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    num_layers = fields.integer("num_hidden_layers")
+    num_layers = fields.num_layers("num_hidden_layers")
     scaling = _rope_scaling(fields)
     biased = architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM") and fields.flag("attention_bias")
     return ModelConfig(
