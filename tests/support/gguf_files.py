@@ -9,7 +9,8 @@ import gguf
 import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 ARCHES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}
 
@@ -103,3 +104,15 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, array: np.ndarray, kind: GGM
 def llama3_factors(inv_freq: torch.Tensor, scaled_inv_freq: torch.Tensor) -> np.ndarray:
     """What converters store as rope_freqs.weight: by how much each frequency is divided."""
     return (inv_freq / scaled_inv_freq).numpy()
+
+
+def gguf_oracle(path: Path) -> PreTrainedModel:
+    """The model that transformers makes of a GGUF file, in float32: its own reading of names, shapes and weights.
+    (`from_pretrained(gguf_file=...)` does the same, but asks for the accelerate package.)"""
+    config = LlamaConfig(**load_gguf_checkpoint(str(path))["config"])
+    model = LlamaForCausalLM(config).float().eval()
+    weights = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert (missing, unexpected) in (([], []), (["lm_head.weight"], []))
+    model.tie_weights()
+    return model

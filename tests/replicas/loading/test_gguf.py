@@ -180,7 +180,7 @@ FAULTS: dict[str, tuple[dict[str, object], dict[str, np.ndarray | None], str]] =
     ),
     "missing key": ({".block_count": None}, {}, r"llama\.block_count is missing"),
     "key of the wrong type": ({".block_count": "two"}, {}, r"llama\.block_count is 'two', but must be an integer"),
-    "absurdly many layers": ({".block_count": 2**31}, {}, r"llama\.block_count is 2147483648, but must be at most 4096"),
+    "absurdly many layers": ({".block_count": 2**31}, {}, "block_count is 2147483648, but must be at most 4096"),
     "heads that differ between layers": (
         {".attention.head_count_kv": [2, 1]}, {}, r"llama\.attention\.head_count_kv is \[2, 1\]"
     ),

@@ -175,6 +175,7 @@ class TestEosTokens:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ({"hidden_size": "48"}, "hidden_size is '48', but must be an integer of at least 1"),
         ({"hidden_size": 0}, "hidden_size is 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, but must be at most 4096"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1, but must be a positive number"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', but must be true or false"),
         ({"dtype": "float8"}, "dtype is 'float8'"),
