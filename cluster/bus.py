@@ -91,9 +91,11 @@ class BusServer:
 
     def report(self, load: Callable[[], LoadReport], now: float, resting: bool) -> None:
         """Tell all gateways the load, at most every 20 ms unless the engine comes to rest."""
-        if now - self._last_state < STATE_SECONDS and not (resting and not self._rested):
+        due = now - self._last_state >= STATE_SECONDS or (resting and not self._rested)
+        self._rested = resting
+        if not due:
             return
-        self._last_state, self._rested = now, resting
+        self._last_state = now
         state = load()
         for gateway, peer in self._peers.items():
             peer.state_sequence += 1

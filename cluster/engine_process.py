@@ -75,10 +75,11 @@ class EngineLoop:
         while not self._stopping and os.getppid() == parent:
             poller.poll(0 if self._engine.has_work else HEARTBEAT_SECONDS * 1000)
             self._take_in()
-            if self._engine.has_work:
-                self._publish(self._engine.step())
+            output = self._engine.step() if self._engine.has_work else StepOutput()
             now = time.monotonic()
-            self._bus.report(self._engine.load, now, resting=not self._engine.has_work)
+            # The load goes out first: who has just got the last token of a request finds it counted.
+            self._bus.report(self._engine.load, now, resting=self._engine.idle)
+            self._publish(output)
             for gateway in self._bus.keep_alive(now):
                 self._abort([name for name, owner in self._gateway_of.items() if owner == gateway])
 

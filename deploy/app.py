@@ -10,6 +10,7 @@ from ray.serve import Application
 
 from cluster.gateway.deployment import gateway_deployment
 from cluster.gateway.service import GatewaySettings
+from cluster.ingress import Ingress
 from cluster.replica import ReplicaSpec, replica_deployment
 from deploy.config import MobulaConfig, to_engine_config
 
@@ -21,11 +22,12 @@ def deployment_name(model_id: str) -> str:
     return "model-" + re.sub(r"[^\w.-]", "-", model_id)
 
 
-def build_application(config: MobulaConfig, paths: Mapping[str, Path]) -> Application:
+def build_application(config: MobulaConfig, paths: Mapping[str, Path], ingress: Ingress) -> Application:
     """`paths` says where each model's files lie, by model id."""
     handles = {}
     for model in config.models:
         engine = to_engine_config(model)
         deployment = replica_deployment(deployment_name(model.id), model.replicas.min, engine.max_running)
         handles[model.id] = deployment.bind(ReplicaSpec(str(paths[model.id]), engine))
-    return gateway_deployment(config.gateway.replicas).bind(handles, GatewaySettings())
+    settings = GatewaySettings(share_events=config.gateway.share_events)
+    return gateway_deployment(config.gateway.replicas).bind(handles, settings, ingress)

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from cluster.ingress import IngressMode
 from deploy.catalog import identify
 from deploy.config_problems import find_problems
 from deploy.units import parse_bytes, parse_duration
@@ -154,6 +155,10 @@ class GatewaySection(Section):
     """Address to listen on; 0.0.0.0 for all of the machine's."""
     port: int = Field(default=8000, ge=1, le=65535)
     """TCP port to listen on."""
+    ingress: IngressMode = "gateway"
+    """The way in: each gateway's own socket, or Ray Serve's haproxy, direct ingress or proxy."""
+    share_events: bool = True
+    """Whether tokens that wait together share one event of a stream."""
 
 
 class MobulaConfig(Section):

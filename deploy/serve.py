@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.ingress import IngressMode, environment, proxy_port
+from cluster.ingress import Ingress
 from deploy.config import MobulaConfig
 from deploy.errors import UserError
 
+OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
 SERVE_LOGGING: dict[str, Any] = {"enable_access_log": False, "log_level": "WARNING"}
 
 
@@ -49,8 +50,8 @@ class StageClock:
 def serve(config: MobulaConfig, paths: dict[str, Path], clock: StageClock, json_file: Path | None = None) -> None:
     """Serve until a signal says stop. `paths` says where each model's files lie, by model id."""
     gateway = config.gateway
-    mode: IngressMode = "direct" if gateway.replicas == 1 else "haproxy"
-    os.environ.update(environment(mode, gateway.port))
+    ingress = Ingress(gateway.ingress, gateway.host, gateway.port)
+    os.environ.update(ingress.environment())
     stop = _stop_on_signals()
     with clock.stage("import Ray"):
         import ray
@@ -62,15 +63,16 @@ def serve(config: MobulaConfig, paths: dict[str, Path], clock: StageClock, json_
         with clock.stage("start Ray"):
             start_ray(gateway.host)
         with clock.stage("start Serve"):
-            options = {"host": gateway.host, "port": proxy_port(mode, gateway.port)}
-            ray_serve.start(proxy_location="HeadOnly", http_options=options, logging_config=SERVE_LOGGING)
+            ray_serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
         with clock.stage("start the models and the gateway"):
+            application = build_application(config, paths, ingress)
             try:
-                ray_serve.run(build_application(config, paths), name=APPLICATION_NAME, logging_config=SERVE_LOGGING)
+                ray_serve.run(application, name=APPLICATION_NAME, logging_config=SERVE_LOGGING)
             except RuntimeError as error:
                 raise UserError(f"the application did not start: {_cause(APPLICATION_NAME) or error}") from error
-        _tell_engines(config, clock)
-        _tell_ready(config, clock, json_file)
+        url = f"http://{'127.0.0.1' if gateway.host == '0.0.0.0' else gateway.host}:{gateway.port}"
+        _tell_engines(url, clock)
+        _tell_ready(url, config.models[0].id, clock, json_file)
         stop.wait()
     finally:
         if not clock.quiet:
@@ -86,32 +88,27 @@ def _cause(application: str) -> str:
     return " ".join(deployment.message for deployment in state.deployments.values()) if state else ""
 
 
-def _tell_engines(config: MobulaConfig, clock: StageClock) -> None:
-    """Where each model's start went, as one of its engines reports it."""
-    from ray import serve as ray_serve
+def _tell_engines(url: str, clock: StageClock) -> None:
+    """Where each model's start went, as the gateway heard it from an engine."""
+    import httpx
 
-    from cluster.serve_port import decode_info
-    from deploy.app import APPLICATION_NAME, deployment_name
-
-    for model in config.models:
-        handle = ray_serve.get_deployment_handle(deployment_name(model.id), APPLICATION_NAME)
-        info = decode_info(handle.info.remote().result(timeout_s=30))
-        for name, seconds in info.stages:
-            clock.tell(f"{model.id}: {name}", seconds, indent=1)
+    for model in httpx.get(f"{url}/ready", timeout=30).raise_for_status().json()["models"]:
+        for name, seconds in model["start_seconds"].items():
+            clock.tell(f"{model['id']}: {name}", seconds, indent=1)
 
 
 def start_ray(host: str) -> None:
+    """A cluster of this machine alone. A gateway on the loopback address keeps Ray's own ports there, too."""
     import ray
 
-    local = {"_node_ip_address": "127.0.0.1"} if host in ("127.0.0.1", "localhost", "::1") else {}
+    address = "127.0.0.1" if host in ("127.0.0.1", "localhost", "::1") else None
     ray.init(
         address="local",
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
-        object_store_memory=128 * 1024**2,
-        num_cpus=max(4, os.cpu_count() or 1),
-        **local,
+        object_store_memory=OBJECT_STORE_BYTES,
+        _node_ip_address=address,
     )
 
 
@@ -128,16 +125,13 @@ def _stop_on_signals() -> threading.Event:
     return stop
 
 
-def _tell_ready(config: MobulaConfig, clock: StageClock, json_file: Path | None) -> None:
-    host = "127.0.0.1" if config.gateway.host == "0.0.0.0" else config.gateway.host
-    url = f"http://{host}:{config.gateway.port}/v1"
+def _tell_ready(url: str, model_id: str, clock: StageClock, json_file: Path | None) -> None:
     if json_file is not None:
-        json_file.write_text(json.dumps({"url": url, "seconds": clock.total, "stages": clock.stages}, indent=2))
+        stages = [{"name": name, "seconds": seconds} for name, seconds in clock.stages]
+        json_file.write_text(json.dumps({"url": f"{url}/v1", "seconds": clock.total, "stages": stages}, indent=2))
     if clock.quiet:
         return
-    body = json.dumps(
-        {"model": config.models[0].id, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
-    )
-    print(f"\nReady after {clock.total:.1f} s: {url}\n")
-    print(f"  curl -N {url}/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n")
+    body = json.dumps({"model": model_id, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
+    print(f"\nReady after {clock.total:.1f} s at {url}/v1\n")
+    print(f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n")
     print("Press Ctrl-C to stop.", flush=True)

@@ -49,7 +49,13 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
+        """Whether `step` would do anything, be it only to tell the executor of freed slots."""
         return self._scheduler.has_work
+
+    @property
+    def idle(self) -> bool:
+        """No request is waiting or running."""
+        return not self._sequences
 
     def add(self, request: GenerateRequest) -> None:
         """Queue a request."""

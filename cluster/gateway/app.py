@@ -65,8 +65,16 @@ def _add_operations(app: FastAPI, gateway: GatewayService) -> None:
 
     @app.get("/ready")
     async def ready() -> Response:
-        """200 once this gateway can take requests."""
-        return JSONResponse({"status": "ready", "models": list(gateway.models)})
+        """200 once this gateway can take requests; with what it knows of the models' engines."""
+        models = [{
+            "id": model.id,
+            "dtype": model.info.dtype,
+            "max_model_len": model.info.max_model_len,
+            "kv_blocks": model.info.num_blocks,
+            "block_size": model.info.block_size,
+            "start_seconds": dict(model.info.stages),
+        } for model in gateway.models.values()]
+        return JSONResponse({"status": "ready", "models": models})
 
     @app.get("/metrics")
     async def metrics() -> Response:

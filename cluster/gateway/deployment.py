@@ -2,33 +2,58 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
+import uvicorn
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from cluster.bus_client import BusClient
 from cluster.gateway.app import build_app
 from cluster.gateway.service import GatewayService, GatewaySettings, ModelService
+from cluster.ingress import Ingress
 from cluster.serve_port import ServePort
 
-MAX_ONGOING_REQUESTS = 10_000
+MAX_ONGOING_REQUESTS = 100_000
 DRAIN_SECONDS = 60.0
+KEEP_ALIVE_SECONDS = 90
 
 
 @serve.ingress()
 class Gateway:
-    """Up as soon as a replica of every model answers."""
+    """Up as soon as a replica of every model answers. The same application stands behind the gateway's own socket
+    and behind Serve's ways in; `ingress` says which of them is open."""
 
-    async def __init__(self, models: dict[str, DeploymentHandle[object]], settings: GatewaySettings) -> None:
+    async def __init__(self, models: dict[str, DeploymentHandle[object]], settings: GatewaySettings,
+                       ingress: Ingress) -> None:
         self._service = GatewayService(BusClient(), settings)
         for model_id, handle in models.items():
             self._service.models[model_id] = await ModelService.open(model_id, ServePort(handle))
+        self._app = build_app(self._service)
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        if (listener := ingress.open_socket()) is not None:
+            config = uvicorn.Config(self._app, lifespan="off", access_log=False, log_config=None,
+                                    timeout_keep_alive=KEEP_ALIVE_SECONDS)
+            self._server = uvicorn.Server(config)
+            self._serving = asyncio.create_task(self._server.serve([listener]))
 
     async def __serve_build_asgi_app__(self) -> Any:
-        return build_app(self._service)
+        return self._app
+
+    async def check_health(self) -> None:
+        """Serve replaces this gateway when this raises."""
+        if self._serving is not None and self._serving.done():
+            raise RuntimeError("the gateway's HTTP server has ended")
 
     async def __del__(self) -> None:
+        """Take no new connections, and let the open streams end."""
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._serving, DRAIN_SECONDS)
         self._service.close()
 
 

@@ -10,6 +10,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cluster.gateway.errors import ApiError
 
 
+ABSURD = 16  # times the limit
+
+
 class CancelOnDisconnect:
     """ASGI middleware: reads the body (up to a limit), runs the application as a task, and cancels it when the
     client goes away. Cancellation is what aborts generations."""
@@ -43,18 +46,24 @@ class CancelOnDisconnect:
                 await asyncio.wait({work})
 
     async def _read_body(self, receive: Receive) -> bytes | None:
-        """None if the client left before it had sent everything."""
+        """None if the client left before it had sent everything. A body over the limit is read on without being kept,
+        since a client that is still sending would not hear the answer, and cut off where that becomes absurd."""
         chunks, size = [], 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
+            size += len(message.get("body", b""))
+            more = message.get("more_body", False)
             if size > self._max_body_bytes:
-                raise ApiError(413, f"The request body is larger than {self._max_body_bytes} bytes.")
-            if not message.get("more_body", False):
-                return b"".join(chunks)
+                chunks.clear()
+            else:
+                chunks.append(message.get("body", b""))
+            if not more or size > ABSURD * self._max_body_bytes:
+                break
+        if size > self._max_body_bytes:
+            raise ApiError(413, f"The request body is larger than {self._max_body_bytes} bytes.")
+        return b"".join(chunks)
 
 
 class _Replay:

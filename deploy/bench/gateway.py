@@ -28,7 +28,7 @@ from replicas.config import EngineConfig
 from replicas.messages import GenerateRequest
 from replicas.sampling.params import SamplingParams
 
-MODES: tuple[IngressMode, ...] = ("direct", "haproxy", "proxy")
+MODES: tuple[IngressMode, ...] = ("gateway", "haproxy", "direct", "proxy")
 LATENCY_STEP = 0.010
 LATENCY_REQUESTS = 200
 THROUGHPUT_CONCURRENCY = 64

@@ -12,34 +12,34 @@ import os
 import sys
 from typing import Any
 
-from cluster.ingress import IngressMode, environment, proxy_port
+from cluster.ingress import Ingress
 
 MODEL = "sleeping"
 MAX_RUNNING = 256
 
 
 def main() -> None:
-    mode: IngressMode = sys.argv[1]  # type: ignore[assignment]
-    port, model_path = int(sys.argv[2]), sys.argv[3]
-    os.environ.update(environment(mode, port))
+    mode, port, model_path = sys.argv[1:]
+    ingress = Ingress(mode, "127.0.0.1", int(port))  # type: ignore[arg-type]
+    os.environ.update(ingress.environment())
     import ray
     from ray import serve
 
     from deploy.serve import SERVE_LOGGING, start_ray
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    start_ray("127.0.0.1")
+    start_ray(ingress.host)
     try:
-        options = {"host": "0.0.0.0" if mode == "haproxy" else "127.0.0.1", "port": proxy_port(mode, port)}
-        serve.start(proxy_location="HeadOnly", http_options=options, logging_config=SERVE_LOGGING)
+        serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
         for line in sys.stdin:
-            serve.run(_application(model_path, **json.loads(line)), name="bench", logging_config=SERVE_LOGGING)
+            application = _application(model_path, ingress, **json.loads(line))
+            serve.run(application, name="bench", logging_config=SERVE_LOGGING)
             print("ready", flush=True)
     finally:
         ray.shutdown()
 
 
-def _application(model_path: str, step_seconds: float, share_events: bool) -> Any:
+def _application(model_path: str, ingress: Ingress, step_seconds: float, share_events: bool) -> Any:
     from cluster.gateway.deployment import gateway_deployment
     from cluster.gateway.service import GatewaySettings
     from cluster.replica import ReplicaSpec, replica_deployment
@@ -48,7 +48,7 @@ def _application(model_path: str, step_seconds: float, share_events: bool) -> An
     builder = "deploy.bench.sleeping:build_sleeping_engine"
     spec = ReplicaSpec(model_path, EngineConfig(max_running=MAX_RUNNING), builder, {"step_seconds": step_seconds})
     handle = replica_deployment("model-sleeping", 1, MAX_RUNNING).bind(spec)
-    return gateway_deployment(1).bind({MODEL: handle}, GatewaySettings(share_events=share_events))
+    return gateway_deployment(1).bind({MODEL: handle}, GatewaySettings(share_events=share_events), ingress)
 
 
 if __name__ == "__main__":

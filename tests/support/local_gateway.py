@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from cluster.bus_client import BusClient
 from cluster.engine_client import EngineClient
 from cluster.gateway.app import build_app
 from cluster.gateway.service import GatewayService, GatewaySettings, ModelService
+from cluster.ingress import Ingress
 from cluster.local_port import LocalPort
 from replicas.config import EngineConfig
 
@@ -40,7 +40,8 @@ class LocalGateway:
 def local_gateway(model_path: Path, config: EngineConfig, builder: str, model_id: str = "test",
                   settings: GatewaySettings | None = None) -> Iterator[LocalGateway]:
     gateway, ready, failed = LocalGateway(), threading.Event(), []
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = Ingress("gateway", "127.0.0.1", 0).open_socket()
+    assert listener is not None
     gateway.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = uvicorn.Server(uvicorn.Config(None, log_level="warning", access_log=False))
 

@@ -31,7 +31,9 @@ def test_models_are_listed_and_found(http):
 
 
 def test_ready_names_the_models(http):
-    assert http.get("/ready").json() == {"status": "ready", "models": ["test"]}
+    ready = http.get("/ready").json()
+    assert ready["status"] == "ready"
+    assert [(model["id"], model["max_model_len"]) for model in ready["models"]] == [("test", 512)]
 
 
 def test_metrics_count_what_usage_states(http):
