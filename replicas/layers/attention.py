@@ -51,7 +51,7 @@ def context_slots(block_table_B: torch.Tensor, start: int, stop: int, block_size
     return block_table_B[positions // block_size] * block_size + positions % block_size
 
 
-def allocate_kv_layers(  # noqa: PLR0917 (six plain facts)
+def allocate_kv_layers(
     config: ModelConfig, mesh: Mesh, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[KvLayer]:
     """This rank's part of the KV cache, zeroed."""

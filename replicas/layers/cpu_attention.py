@@ -25,22 +25,22 @@ _SHORTEST_GROUP = 64
 
 @dataclass(frozen=True, slots=True)
 class _DecodeGroup:
-    """Sequences of one query each. `rows_S` are their tokens in the step; mask_S11C is None without padding."""
+    """Sequences of one query each. `rows_S` are their tokens in the step, `slots` the S * C gathered slots, sequence
+    after sequence; mask_S11C is None without padding."""
 
     rows_S: torch.Tensor
-    slots_SC: torch.Tensor
+    slots: torch.Tensor
     mask_S11C: torch.Tensor | None
 
-    def attend(self, query_TQD: torch.Tensor, layer: KvLayer) -> torch.Tensor:
-        num_sequences, context_len = self.slots_SC.shape
-        _, num_heads, head_dim = query_TQD.shape
+    def attend(self, query_SQD: torch.Tensor, layer: KvLayer) -> torch.Tensor:
+        num_sequences, num_heads, head_dim = query_SQD.shape
         num_kv_heads = layer.keys_NPKD.size(2)
 
         def gather(cache_NPKD: torch.Tensor) -> torch.Tensor:
-            rows = cache_NPKD.flatten(0, 1).index_select(0, self.slots_SC.flatten())
-            return rows.view(num_sequences, context_len, num_kv_heads, head_dim).transpose(1, 2)
+            rows = cache_NPKD.flatten(0, 1).index_select(0, self.slots)
+            return rows.view(num_sequences, -1, num_kv_heads, head_dim).transpose(1, 2)
 
-        query_SKGD = query_TQD[self.rows_S].view(num_sequences, num_kv_heads, -1, head_dim)
+        query_SKGD = query_SQD.reshape(num_sequences, num_kv_heads, -1, head_dim)
         output_SKGD = scaled_dot_product_attention(
             query_SKGD, gather(layer.keys_NPKD), gather(layer.values_NPKD), attn_mask=self.mask_S11C
         )
@@ -95,7 +95,7 @@ class CpuAttention:
             return self._decodes[0].attend(query_TQD, layer)
         output_TQD = torch.empty_like(query_TQD)
         for decode in self._decodes:
-            output_TQD[decode.rows_S] = decode.attend(query_TQD, layer)
+            output_TQD[decode.rows_S] = decode.attend(query_TQD[decode.rows_S], layer)
         for prefill in self._prefills:
             output_TQD[prefill.start : prefill.stop] = prefill.attend(query_TQD, layer)
         return output_TQD
@@ -116,7 +116,8 @@ def _plan_decodes(batch: ForwardBatch, layer: KvLayer, window: int, indices: lis
         mask_SC = torch.zeros(padding_SC.shape, dtype=layer.keys_NPKD.dtype).masked_fill_(padding_SC, float("-inf"))
         mask_S11C = mask_SC[:, None, None]
     rows_S = torch.tensor([batch.query_starts[index] for index in indices])
-    return _DecodeGroup(rows_S, blocks_SC * block_size + positions_SC % block_size, mask_S11C)
+    slots_SC = blocks_SC * block_size + positions_SC % block_size
+    return _DecodeGroup(rows_S, slots_SC.flatten(), mask_S11C)
 
 
 def _plan_prefill(batch: ForwardBatch, layer: KvLayer, window: int, index: int) -> _Prefill:

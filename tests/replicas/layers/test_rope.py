@@ -84,7 +84,7 @@ class TestDynamic:
             output = reference(torch.tensor([token_ids]), use_cache=True)
             expected = [output.logits[0]]
             for token_id in following:
-                output = reference(torch.tensor([[token_id]]), past_key_values=output.past_key_values)
+                output = reference(torch.tensor([[token_id]]), cache=output.past_key_values)
                 expected.append(output.logits[0])
         run = PagedRun(model, [prompt_length + 40], num_prompts=[prompt_length])
         actual = [run.step([token_ids[start : start + chunk]]) for start in range(0, prompt_length, chunk)]
