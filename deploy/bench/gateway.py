@@ -32,8 +32,8 @@ MODES: tuple[IngressMode, ...] = ("gateway", "haproxy", "direct", "proxy")
 LATENCY_STEP = 0.010
 LATENCY_REQUESTS = 200
 THROUGHPUT_CONCURRENCY = 64
-THROUGHPUT_STEP = 0.001
-THROUGHPUT_TOKENS = 1500
+THROUGHPUT_STEP = 0.0005
+THROUGHPUT_TOKENS = 3000
 STOPS = ("a text that never comes", "\n\n\n\n\n\n")
 
 

@@ -29,7 +29,7 @@ class SleepingExecutor:
         for admission in plan.admitted:
             self._pending[admission.slot] = len(admission.token_ids) - admission.num_computed
         tokens = [self._advance(work.slot, work.num_tokens) for work in plan.work]
-        self._results.append((time.monotonic() + self._step_seconds, tokens))
+        self._results.append((time.monotonic() + self._step_seconds if tokens else 0.0, tokens))
 
     def collect(self) -> list[int | None]:
         due, tokens = self._results.popleft()

@@ -54,13 +54,13 @@ def context_slots(block_table_B: torch.Tensor, start: int, stop: int, block_size
 def allocate_kv_layers(
     config: ModelConfig, mesh: Mesh, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[KvLayer]:
-    """This rank's part of the KV cache, zeroed."""
+    """This rank's part of the KV cache. Its content is undefined, so memory that is never used is never touched."""
     shape = (num_blocks, block_size, _local_kv_heads(config, mesh), config.head_dim)
 
-    def zeros() -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
+    def empty() -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
 
-    return [KvLayer(zeros(), zeros()) for _ in range(config.num_layers)]
+    return [KvLayer(empty(), empty()) for _ in range(config.num_layers)]
 
 
 def kv_bytes_per_block(config: ModelConfig, mesh: Mesh, block_size: int, dtype: torch.dtype) -> int:
