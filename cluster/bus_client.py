@@ -102,11 +102,11 @@ class BusClient:
         socket.connect(address)
         line = _Line(address, socket, asyncio.Event(), self._loop.time())
         self._lines[address] = line
-        self._loop.add_reader(socket.getsockopt(zmq.FD), self._read, line)
+        self._loop.add_reader(socket.fileno(), self._read, line)
         return line
 
     def _close(self, line: _Line) -> None:
-        self._loop.remove_reader(line.socket.getsockopt(zmq.FD))
+        self._loop.remove_reader(line.socket.fileno())
         line.socket.close()
         del self._lines[line.address]
 
@@ -147,8 +147,11 @@ class BusClient:
     def _check_sequence(self, line: _Line, epoch: str, expected: int) -> None:
         if epoch == line.epoch and expected > line.sequence:
             self.lost_messages += expected - line.sequence
-            log.warning("%d token messages from %s were lost; their texts will come late", expected - line.sequence,
-                        line.address)
+            log.warning(
+                "%d token messages from %s were lost; their texts will come late",
+                expected - line.sequence,
+                line.address,
+            )
 
     def _send(self, line: _Line, message: FromGateway) -> None:
         with contextlib.suppress(zmq.Again):

@@ -1,7 +1,8 @@
 """How messages look on the wire: msgpack through msgspec, typed and tagged, never pickle.
 
 Two channels use it. The *control channel* joins a replica to its engine process: requests and questions go down,
-answers come up, each behind a frame with the request's id (empty for what concerns the engine as a whole). The *bus* joins engine processes to gateways: once a step, one message with all of a gateway's tokens.
+answers come up, each behind a frame with the request's id (empty for what concerns the engine as a whole). The *bus*
+joins engine processes to gateways: once a step, one message with all of a gateway's tokens.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import tempfile
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,8 +58,14 @@ class EngineClient:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, model_path: str, config: EngineConfig, bus_host: str,
-                    builder: str = DEFAULT_BUILDER, options: Mapping[str, float] | None = None) -> EngineClient:
+    async def start(
+        cls,
+        model_path: str,
+        config: EngineConfig,
+        bus_host: str,
+        builder: str = DEFAULT_BUILDER,
+        options: Mapping[str, float] | None = None,
+    ) -> EngineClient:
         """Start an engine process (see `EngineSpec`) and wait until it can serve. Raises EngineStartError with the
         engine's reason."""
         folder = tempfile.mkdtemp(prefix="mobula-")
@@ -68,7 +74,8 @@ class EngineClient:
         address = f"ipc://{folder}/control"
         control.bind(address)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cluster.engine_process", stdin=asyncio.subprocess.PIPE)
+            sys.executable, "-m", "cluster.engine_process", stdin=asyncio.subprocess.PIPE
+        )
         assert process.stdin is not None
         spec = EngineSpec(model_path, config, address, bus_host, builder, dict(options or {}))
         process.stdin.write(msgspec.json.encode(spec) + b"\n")
@@ -92,7 +99,8 @@ class EngineClient:
     async def generate(self, request_id: str, submit: bytes) -> bytes:
         """Pass on an encoded Submit and wait for its encoded Answer. Cancelling the call aborts the request."""
         self._require_alive()
-        key, future = request_id.encode(), asyncio.get_running_loop().create_future()
+        key = request_id.encode()
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._answers[key] = future
         await self._control.send(submit)
         try:
@@ -144,8 +152,8 @@ class EngineClient:
             raise EngineDiedError(f"the engine process {self.pid} has ended with status {self._process.returncode}")
 
     async def _await_ready(self) -> EngineInfo:
-        first: Coroutine[Any, Any, list[bytes]] = self._control.recv_multipart()
-        receive, died = asyncio.ensure_future(first), asyncio.create_task(self._process.wait())
+        receive = asyncio.ensure_future(self._control.recv_multipart())
+        died = asyncio.create_task(self._process.wait())
         await asyncio.wait({receive, died}, return_when=asyncio.FIRST_COMPLETED)
         if not receive.done():
             receive.cancel()
@@ -170,7 +178,8 @@ class EngineClient:
     async def _watch(self) -> None:
         status = await self._process.wait()
         error = EngineDiedError(f"the engine process {self.pid} has ended with status {status}")
-        for future in (*self._answers.values(), *self._pongs.values()):
+        waiting: list[asyncio.Future[Any]] = [*self._answers.values(), *self._pongs.values()]
+        for future in waiting:
             if not future.done():
                 future.set_exception(error)
 

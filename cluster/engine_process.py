@@ -46,7 +46,8 @@ MAX_EARLY_ABORTS = 10_000
 
 
 class EngineSpec(msgspec.Struct, frozen=True):
-    """What to start: `builder` is "module:function", called as function(path, config, on_stage, **options) -> Engine."""
+    """What to start: `builder` is "module:function", called as
+    function(model_path, config, on_stage, **options) -> Engine."""
 
     model_path: str
     config: EngineConfig
@@ -73,7 +74,7 @@ class EngineLoop:
         poller.register(self._bus.socket, zmq.POLLIN)
         parent = os.getppid()
         while not self._stopping and os.getppid() == parent:
-            poller.poll(0 if self._engine.has_work else HEARTBEAT_SECONDS * 1000)
+            poller.poll(0 if self._engine.has_work else int(HEARTBEAT_SECONDS * 1000))
             self._take_in()
             output = self._engine.step() if self._engine.has_work else StepOutput()
             now = time.monotonic()
@@ -147,7 +148,8 @@ def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq
     stages: list[tuple[str, float]] = []
     module, function = spec.builder.split(":")
     engine = getattr(import_module(module), function)(
-        spec.model_path, spec.config, lambda name, seconds: stages.append((name, seconds)), **spec.options)
+        spec.model_path, spec.config, lambda name, seconds: stages.append((name, seconds)), **spec.options
+    )
     epoch = uuid.uuid4().hex
     bus = BusServer(context, spec.bus_host, epoch)
     gc.collect()

@@ -31,8 +31,8 @@ class ReplicaSpec(msgspec.Struct, frozen=True):
 class Replica:
     """Its event loop does almost nothing: bytes in, bytes out. The tokens take the bus."""
 
-    async def __init__(self, spec: ReplicaSpec) -> None:
-        host = ray.util.get_node_ip_address()
+    async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]  # Serve awaits it
+        host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         self._engine = await EngineClient.start(spec.model_path, spec.config, host, spec.builder, spec.options)
 
     async def info(self) -> bytes:

@@ -61,7 +61,7 @@ def serve(config: MobulaConfig, paths: dict[str, Path], clock: StageClock, json_
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     try:
         with clock.stage("start Ray"):
-            start_ray(gateway.host)
+            start_ray(gateway.host, sum(model.replicas.min for model in config.models))
         with clock.stage("start Serve"):
             ray_serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
         with clock.stage("start the models and the gateway"):
@@ -97,8 +97,9 @@ def _tell_engines(url: str, clock: StageClock) -> None:
             clock.tell(f"{model['id']}: {name}", seconds, indent=1)
 
 
-def start_ray(host: str) -> None:
-    """A cluster of this machine alone. A gateway on the loopback address keeps Ray's own ports there, too."""
+def start_ray(host: str, num_replicas: int) -> None:
+    """A cluster of this machine alone, with a logical CPU for every replica at least. A gateway on the loopback
+    address keeps Ray's own ports there, too."""
     import ray
 
     address = "127.0.0.1" if host in ("127.0.0.1", "localhost", "::1") else None
@@ -108,6 +109,7 @@ def start_ray(host: str) -> None:
         log_to_driver=False,
         logging_level=logging.ERROR,
         object_store_memory=OBJECT_STORE_BYTES,
+        num_cpus=max(num_replicas, os.cpu_count() or 1),
         _node_ip_address=address,
     )
 

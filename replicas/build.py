@@ -15,7 +15,7 @@ from replicas.config import EngineConfig, ModelConfig
 from replicas.engine import Engine, ServedModel
 from replicas.executor import InProcessExecutor
 from replicas.layers.attention import allocate_kv_layers, kv_bytes_per_block
-from replicas.loading.checkpoint import Checkpoint, load_model, open_checkpoint, resolve_dtype
+from replicas.loading.checkpoint import Checkpoint, dtype_name, load_model, open_checkpoint, resolve_dtype
 from replicas.messages import GenerateRequest
 from replicas.runner import ModelRunner
 from replicas.sampling.params import SamplingParams
@@ -39,8 +39,11 @@ def build_engine(path: str, config: EngineConfig, on_stage: OnStage = lambda nam
         served = plan_capacity(checkpoint, config, dtype)
         kv_layers = allocate_kv_layers(checkpoint.config, mesh, served.num_blocks, config.block_size, dtype, device)
     runner = ModelRunner(model, kv_layers, config.block_size, config.max_running, served.eos_token_ids)
-    config = replace(config, dtype=str(dtype).removeprefix("torch."),
-                     prefix_caching=config.prefix_caching and _keys_fit_all_prompts(checkpoint.config))
+    config = replace(
+        config,
+        dtype=dtype_name(dtype),
+        prefix_caching=config.prefix_caching and _keys_fit_all_prompts(checkpoint.config),
+    )
     engine = Engine(config, served, InProcessExecutor(runner))
     with _stage("warm up", on_stage):
         warm_up(engine)
@@ -53,13 +56,16 @@ def plan_capacity(checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dty
     block_bytes = kv_bytes_per_block(model, Mesh(), config.block_size, dtype)
     num_blocks = config.kv_cache_memory // block_bytes
     if num_blocks < 1:
-        raise ValueError(f"kv_cache_memory is {config.kv_cache_memory} bytes, but one block of {config.block_size} "
-                         f"tokens takes {block_bytes} bytes: raise it or lower block_size")
+        raise ValueError(
+            f"kv_cache_memory is {config.kv_cache_memory} bytes, but one block of {config.block_size} "
+            f"tokens takes {block_bytes} bytes: raise it or lower block_size"
+        )
     if config.max_model_len > model.max_positions:
-        raise ValueError(f"max_model_len is {config.max_model_len}, but the model was made for at most "
-                         f"{model.max_positions} tokens")
+        raise ValueError(
+            f"max_model_len is {config.max_model_len}, but the model was made for at most {model.max_positions} tokens"
+        )
     max_model_len = min(config.max_model_len or model.max_positions, num_blocks * config.block_size)
-    name = f"{checkpoint.path.name}/{str(dtype).removeprefix('torch.')}"
+    name = f"{checkpoint.path.name}/{dtype_name(dtype)}"
     return ServedModel(name, model.vocab_size, max_model_len, model.eos_token_ids, num_blocks)
 
 

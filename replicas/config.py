@@ -82,5 +82,6 @@ class EngineConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.max_running > self.max_batched_tokens:
             raise ValueError(
-                f"max_running is {self.max_running}, but may not exceed max_batched_tokens ({self.max_batched_tokens}): "
-                "every running request needs room for one token in a step")
+                f"max_running is {self.max_running}, but may not exceed max_batched_tokens "
+                f"({self.max_batched_tokens}): every running request needs room for one token in a step"
+            )

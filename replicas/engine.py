@@ -35,8 +35,9 @@ class ServedModel:
 class Engine:
     """Raises ValueError from `add` for a request that can never be served."""
 
-    def __init__(self, config: EngineConfig, model: ServedModel, executor: Executor,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, config: EngineConfig, model: ServedModel, executor: Executor, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.config = config
         self.model = model
         self._executor = executor
@@ -111,8 +112,9 @@ class Engine:
         return LoadReport(
             running=len(scheduler.running),
             waiting=scheduler.num_waiting,
-            waiting_prefill_tokens=sum(s.num_pending for s in (*scheduler.waiting, *scheduler.running)
-                                       if not s.is_decoding),
+            waiting_prefill_tokens=sum(
+                s.num_pending for s in (*scheduler.waiting, *scheduler.running) if not s.is_decoding
+            ),
             kv_blocks_total=self._pool.num_blocks,
             kv_blocks_free=self._pool.num_free,
             step_seconds=pace.step_seconds,
@@ -158,8 +160,10 @@ class Engine:
             raise ValueError(f"token id {wrong} must be between 0 and {self.model.vocab_size - 1}")
         prompt, asked, limit = len(request.token_ids), request.sampling.max_tokens, self.model.max_model_len
         if prompt + asked > limit:
-            raise ValueError(f"the prompt has {prompt} tokens and max_tokens is {asked}, together more than "
-                             f"the model's limit of {limit} tokens")
+            raise ValueError(
+                f"the prompt has {prompt} tokens and max_tokens is {asked}, together more than "
+                f"the model's limit of {limit} tokens"
+            )
 
     def _prefill_budget(self, num_decodes: int) -> int:
         return prefill_budget(
@@ -190,4 +194,6 @@ class Engine:
 
 def _event(sequence: Sequence, reason: FinishReason | None) -> TokenEvent:
     request = sequence.request
-    return TokenEvent(request.request_id, request.attempt, 0, sequence.num_output - 1, (sequence.token_ids[-1],), reason)
+    return TokenEvent(
+        request.request_id, request.attempt, 0, sequence.num_output - 1, (sequence.token_ids[-1],), reason
+    )

@@ -45,8 +45,14 @@ class _Rows:
 class ModelRunner:
     """`eos_token_ids` may not be sampled before a request's min_tokens."""
 
-    def __init__(self, model: CausalLM, kv_layers: Sequence[KvLayer], block_size: int, max_running: int,
-                 eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        kv_layers: Sequence[KvLayer],
+        block_size: int,
+        max_running: int,
+        eos_token_ids: tuple[int, ...],
+    ) -> None:
         self._model = model
         self._kv_layers = kv_layers
         self._block_size = block_size
@@ -137,5 +143,10 @@ class ModelRunner:
 
 
 def _mirror(admission: Admission) -> Row:
-    return Row(list(admission.token_ids), admission.num_prompt, admission.num_computed, list(admission.block_ids),
-               admission.sampling)
+    return Row(
+        list(admission.token_ids),
+        admission.num_prompt,
+        admission.num_computed,
+        list(admission.block_ids),
+        admission.sampling,
+    )

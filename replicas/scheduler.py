@@ -185,8 +185,14 @@ class Scheduler:
             sequence.cached_tokens = sequence.num_computed
         sequence.slot = self._free_slots.pop()
         insort(self.running, sequence, key=self._rank)
-        return Admission(sequence.slot, tuple(sequence.token_ids), sequence.num_prompt, sequence.num_computed,
-                         tuple(hits), sequence.request.sampling)
+        return Admission(
+            sequence.slot,
+            tuple(sequence.token_ids),
+            sequence.num_prompt,
+            sequence.num_computed,
+            tuple(hits),
+            sequence.request.sampling,
+        )
 
     def _match_prefix(self, sequence: Sequence) -> list[int]:
         """Cached blocks of the sequence's prefix; at least its last token is left to compute."""

@@ -66,14 +66,17 @@ def _add_operations(app: FastAPI, gateway: GatewayService) -> None:
     @app.get("/ready")
     async def ready() -> Response:
         """200 once this gateway can take requests; with what it knows of the models' engines."""
-        models = [{
-            "id": model.id,
-            "dtype": model.info.dtype,
-            "max_model_len": model.info.max_model_len,
-            "kv_blocks": model.info.num_blocks,
-            "block_size": model.info.block_size,
-            "start_seconds": dict(model.info.stages),
-        } for model in gateway.models.values()]
+        models = [
+            {
+                "id": model.id,
+                "dtype": model.info.dtype,
+                "max_model_len": model.info.max_model_len,
+                "kv_blocks": model.info.num_blocks,
+                "block_size": model.info.block_size,
+                "start_seconds": dict(model.info.stages),
+            }
+            for model in gateway.models.values()
+        ]
         return JSONResponse({"status": "ready", "models": models})
 
     @app.get("/metrics")
@@ -83,8 +86,13 @@ def _add_operations(app: FastAPI, gateway: GatewayService) -> None:
 
 def _model_object(gateway: GatewayService, name: str) -> dict[str, Any]:
     model = gateway.models[name]
-    return {"id": name, "object": "model", "created": model.created, "owned_by": "mobula",
-            "max_model_len": model.info.max_model_len}
+    return {
+        "id": name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "mobula",
+        "max_model_len": model.info.max_model_len,
+    }
 
 
 def _json_body(model: type[Any]) -> dict[str, Any]:

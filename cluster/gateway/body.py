@@ -15,7 +15,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def parse_body(raw: bytes, content_type: str, model: type[Model]) -> Model:
     """Raises ApiError. The message never repeats the caller's input at length."""
-    kind = content_type.split(";")[0].strip().lower()
+    kind = content_type.split(";", maxsplit=1)[0].strip().lower()
     if kind not in ("", "application/json"):
         raise ApiError(415, f"Content-Type is {kind[:80]!r}, but must be application/json.", param="Content-Type")
     value = _parse_json(raw)

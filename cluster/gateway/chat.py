@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -26,15 +26,14 @@ async def chat_completion(gateway: GatewayService, body: ChatRequest, arrival: f
     except ValueError as error:
         raise bad_request(f"{str(error).rstrip('.')}.", "messages") from None
     request_id = new_id("chatcmpl")
-    generation = new_generation(gateway, model, body, request_id, token_ids, body.output_limit, None, 0, "messages",
-                                arrival)
+    generation = new_generation(
+        gateway, model, body, request_id, token_ids, body.output_limit, None, 0, "messages", arrival
+    )
     frame = {"id": request_id, "object": "chat.completion", "created": now_seconds(), "model": model.id}
     if body.stream:
         return await stream(_events(generation, frame | {"object": "chat.completion.chunk"}, body.include_usage))
-    parts = []
     async with aclosing(merge([generation])) as deltas:
-        async for delta in deltas:
-            parts.append(delta.text)
+        parts = [delta.text async for delta in deltas]
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": "".join(parts)},
@@ -44,7 +43,7 @@ async def chat_completion(gateway: GatewayService, body: ChatRequest, arrival: f
     return JSONResponse(frame | {"choices": [choice], "usage": await usage([generation])})
 
 
-async def _events(generation: Generation, frame: dict[str, Any], include_usage: bool) -> AsyncIterator[bytes]:
+async def _events(generation: Generation, frame: dict[str, Any], include_usage: bool) -> AsyncGenerator[bytes]:
     def chunk(delta: dict[str, Any], finish_reason: str | None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return event(frame | {"choices": [choice]})

@@ -6,7 +6,7 @@ model's BOS token if it has none and the model wants one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -29,8 +29,18 @@ async def completion(gateway: GatewayService, body: CompletionRequest, arrival: 
     prompts = [await _token_ids(gateway, model, prompt, index) for index, prompt in enumerate(body.prompts)]
     request_id = new_id("cmpl")
     generations = [
-        new_generation(gateway, model, body, f"{request_id}-{index}", token_ids, body.max_tokens, DEFAULT_MAX_TOKENS,
-                       index, "prompt", arrival)
+        new_generation(
+            gateway,
+            model,
+            body,
+            f"{request_id}-{index}",
+            token_ids,
+            body.max_tokens,
+            DEFAULT_MAX_TOKENS,
+            index,
+            "prompt",
+            arrival,
+        )
         for index, token_ids in enumerate(prompts)
     ]
     frame = {"id": request_id, "object": "text_completion", "created": now_seconds(), "model": model.id}
@@ -57,8 +67,10 @@ async def _token_ids(gateway: GatewayService, model: ModelService, prompt: str |
     return token_ids
 
 
-async def _events(generations: list[Generation], frame: dict[str, Any], include_usage: bool) -> AsyncIterator[bytes]:
-    chunks = [event(frame | {"choices": [_choice(index, "", None)]}).split(b'""', 1) for index in range(len(generations))]
+async def _events(generations: list[Generation], frame: dict[str, Any], include_usage: bool) -> AsyncGenerator[bytes]:
+    chunks = [
+        event(frame | {"choices": [_choice(index, "", None)]}).split(b'""', 1) for index in range(len(generations))
+    ]
     async with aclosing(merge(generations)) as deltas:
         async for delta in deltas:
             if delta.finish_reason is None:

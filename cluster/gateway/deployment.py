@@ -26,8 +26,9 @@ class Gateway:
     """Up as soon as a replica of every model answers. The same application stands behind the gateway's own socket
     and behind Serve's ways in; `ingress` says which of them is open."""
 
-    async def __init__(self, models: dict[str, DeploymentHandle[object]], settings: GatewaySettings,
-                       ingress: Ingress) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, models: dict[str, DeploymentHandle[object]], settings: GatewaySettings, ingress: Ingress
+    ) -> None:
         self._service = GatewayService(BusClient(), settings)
         for model_id, handle in models.items():
             self._service.models[model_id] = await ModelService.open(model_id, ServePort(handle))
@@ -35,8 +36,9 @@ class Gateway:
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         if (listener := ingress.open_socket()) is not None:
-            config = uvicorn.Config(self._app, lifespan="off", access_log=False, log_config=None,
-                                    timeout_keep_alive=KEEP_ALIVE_SECONDS)
+            config = uvicorn.Config(
+                self._app, lifespan="off", access_log=False, log_config=None, timeout_keep_alive=KEEP_ALIVE_SECONDS
+            )
             self._server = uvicorn.Server(config)
             self._serving = asyncio.create_task(self._server.serve([listener]))
 

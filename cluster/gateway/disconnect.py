@@ -9,7 +9,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.gateway.errors import ApiError
 
-
 ABSURD = 16  # times the limit
 
 
@@ -48,7 +47,8 @@ class CancelOnDisconnect:
     async def _read_body(self, receive: Receive) -> bytes | None:
         """None if the client left before it had sent everything. A body over the limit is read on without being kept,
         since a client that is still sending would not hear the answer, and cut off where that becomes absurd."""
-        chunks, size = [], 0
+        chunks: list[bytes] = []
+        size = 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":

@@ -10,8 +10,16 @@ MAX_MESSAGE = 500
 class ApiError(Exception):
     """An error with an HTTP status. `param` names the field at fault, `code` is for programs."""
 
-    def __init__(self, status: int, message: str, *, kind: str = "invalid_request_error", param: str | None = None,
-                 code: str | None = None, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.headers = headers
@@ -33,5 +41,8 @@ def unavailable(message: str, retry_after: int = 1) -> ApiError:
 def context_length_exceeded(limit: int, prompt: int, asked: int | None, param: str) -> ApiError:
     """`asked` is max_tokens as the caller gave it, None if it was left open."""
     wanted = f"{prompt} tokens in the prompt and {asked} for the answer" if asked else f"{prompt} tokens in the prompt"
-    return bad_request(f"This model's maximum context length is {limit} tokens, but you asked for {wanted}.",
-                       param, "context_length_exceeded")
+    return bad_request(
+        f"This model's maximum context length is {limit} tokens, but you asked for {wanted}.",
+        param,
+        "context_length_exceeded",
+    )

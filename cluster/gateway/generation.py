@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -31,8 +31,15 @@ class Generation:
     """Iterate `deltas` once. However that ends, by exhaustion, an error or cancellation, the engine stops working for
     it and its KV blocks become free."""
 
-    def __init__(self, gateway: GatewayService, model: ModelService, request: GenerateRequest, text: TextStream,
-                 index: int, arrival: float) -> None:
+    def __init__(
+        self,
+        gateway: GatewayService,
+        model: ModelService,
+        request: GenerateRequest,
+        text: TextStream,
+        index: int,
+        arrival: float,
+    ) -> None:
         self.request = request
         self.text = text
         self.index = index
@@ -42,7 +49,7 @@ class Generation:
         self._feed = TokenFeed(request.request_id, request.attempt)
         self._call: asyncio.Task[Finished | Refused] | None = None
 
-    async def deltas(self) -> AsyncIterator[Delta]:
+    async def deltas(self) -> AsyncGenerator[Delta]:
         """At least one delta, the last of which has a finish_reason. Raises ApiError."""
         self._gateway.bus.subscribe(self._feed)
         self._call = asyncio.create_task(self._gateway.generate(self._model, self.request))
@@ -75,8 +82,9 @@ class Generation:
             await asyncio.wait({self._call}, timeout=ABORT_GRACE_SECONDS)
         return self._feed.summary.cached_tokens if self._feed.summary else 0
 
-    def _portions(self, token_ids: list[int], reason: FinishReason | None
-                  ) -> list[tuple[list[int], FinishReason | None]]:
+    def _portions(
+        self, token_ids: list[int], reason: FinishReason | None
+    ) -> list[tuple[list[int], FinishReason | None]]:
         """What goes into one event: all tokens that wait, or each alone."""
         if self._gateway.settings.share_events or len(token_ids) < 2:
             return [(token_ids, reason)]
@@ -87,8 +95,11 @@ class Generation:
         if call.cancelled():
             self._feed.fail(unavailable("The request was cancelled."))
         elif (error := call.exception()) is not None:
-            self._feed.fail(error if isinstance(error, ApiError) else unavailable(
-                "The replica that served this request failed; try again."))
+            self._feed.fail(
+                error
+                if isinstance(error, ApiError)
+                else unavailable("The replica that served this request failed; try again.")
+            )
         elif isinstance(answer := call.result(), Refused):
             self._feed.fail(bad_request(answer.message + "."))
         else:
@@ -121,7 +132,7 @@ class Generation:
             self._gateway.metrics.cached_tokens.labels(self._model.id).inc(self._feed.summary.cached_tokens)
 
 
-async def merge(generations: list[Generation]) -> AsyncIterator[Delta]:
+async def merge(generations: list[Generation]) -> AsyncGenerator[Delta]:
     """The deltas of several generations as they come. If one fails, all end."""
     if len(generations) == 1:
         async with aclosing(generations[0].deltas()) as deltas:

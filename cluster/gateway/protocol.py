@@ -55,10 +55,29 @@ class SamplingFields(Strict):
     """What chat and text completions have in common. The bounds stand in `SamplingParams`."""
 
     NOT_YET: ClassVar[frozenset[str]] = frozenset(NEUTRAL) | {
-        "allowed_token_ids", "bad_words", "prompt_logprobs", "structured_outputs", "guided_json", "guided_regex",
-        "guided_choice", "guided_grammar", "functions", "function_call", "reasoning_effort", "audio", "prediction",
-        "web_search_options", "truncate_prompt_tokens", "add_generation_prompt", "continue_final_message",
-        "chat_template", "chat_template_kwargs", "priority", "request_id", "skip_special_tokens", "max_tokens",
+        "allowed_token_ids",
+        "bad_words",
+        "prompt_logprobs",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "functions",
+        "function_call",
+        "reasoning_effort",
+        "audio",
+        "prediction",
+        "web_search_options",
+        "truncate_prompt_tokens",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "chat_template_kwargs",
+        "priority",
+        "request_id",
+        "skip_special_tokens",
+        "max_tokens",
         "max_completion_tokens",
     }
 
@@ -169,8 +188,10 @@ class CompletionRequest(SamplingFields):
         if len(prompt) > MAX_PROMPTS:
             raise ValueError(f"prompt has {len(prompt)} entries, but may have at most {MAX_PROMPTS}")
         if not all(isinstance(entry, str) for entry in prompt) and not all(_is_token_ids(entry) for entry in prompt):
-            raise ValueError("prompt is a list, so its entries must be all texts, all token ids (whole numbers) "
-                             "or all non-empty lists of token ids")
+            raise ValueError(
+                "prompt is a list, so its entries must be all texts, all token ids (whole numbers) "
+                "or all non-empty lists of token ids"
+            )
         return prompt
 
     @property

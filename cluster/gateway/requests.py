@@ -15,9 +15,18 @@ from replicas.messages import GenerateRequest
 from replicas.sampling.params import MAX_SEED, SamplingParams
 
 
-def new_generation(gateway: GatewayService, model: ModelService, body: SamplingFields, request_id: str,
-                   token_ids: list[int], asked: int | None, default: int | None, index: int, param: str,
-                   arrival: float) -> Generation:
+def new_generation(
+    gateway: GatewayService,
+    model: ModelService,
+    body: SamplingFields,
+    request_id: str,
+    token_ids: list[int],
+    asked: int | None,
+    default: int | None,
+    index: int,
+    param: str,
+    arrival: float,
+) -> Generation:
     """`asked` is the caller's limit of output tokens, `default` the endpoint's (None: as many as fit); `param` names
     the field that holds the prompt. Raises ApiError."""
     limit, prompt = model.info.max_model_len, len(token_ids)
@@ -32,8 +41,13 @@ def new_generation(gateway: GatewayService, model: ModelService, body: SamplingF
         block_keys=tuple(chain_keys(root_key(model.info.model_name, salt), token_ids, model.info.block_size)),
         cache_salt=salt,
     )
-    text = TextStream(model.tokenizer, body.stops, body.include_stop_str_in_output, request.sampling.min_tokens,
-                      continues_text=param == "prompt")
+    text = TextStream(
+        model.tokenizer,
+        body.stops,
+        body.include_stop_str_in_output,
+        request.sampling.min_tokens,
+        continues_text=param == "prompt",
+    )
     return Generation(gateway, model, request, text, index, arrival)
 
 
@@ -41,8 +55,10 @@ def sampling_params(body: SamplingFields, max_tokens: int, vocab_size: int) -> S
     """The caller's wishes, with OpenAI's defaults; randomness is drawn here and nowhere below. Raises ApiError."""
     for index, token_id in enumerate(body.stop_token_ids or ()):
         if not 0 <= token_id < vocab_size:
-            raise bad_request(f"stop_token_ids has {token_id}, but token ids lie between 0 and {vocab_size - 1}.",
-                              f"stop_token_ids.{index}")
+            raise bad_request(
+                f"stop_token_ids has {token_id}, but token ids lie between 0 and {vocab_size - 1}.",
+                f"stop_token_ids.{index}",
+            )
     top_k = 0 if body.top_k in (None, -1) else body.top_k
     seed = secrets.randbelow(MAX_SEED) if body.seed is None else body.seed % (MAX_SEED + 1)
     try:
@@ -63,7 +79,7 @@ def sampling_params(body: SamplingFields, max_tokens: int, vocab_size: int) -> S
 
 def check_token_ids(token_ids: list[int], vocab_size: int, param: str) -> None:
     """Raises ApiError 400 naming the first id that the model does not have."""
-    if 0 <= min(token_ids) and max(token_ids) < vocab_size:
+    if min(token_ids) >= 0 and max(token_ids) < vocab_size:
         return
     wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
     raise bad_request(f"{param} has the token id {str(wrong)[:40]}, but ids lie between 0 and {vocab_size - 1}.", param)

@@ -79,8 +79,12 @@ class GatewayService:
         if service is not None:
             return service
         known = ", ".join(self.models)
-        raise ApiError(404, f"The model {name[:80]!r} is not served here; try one of: {known}.", param="model",
-                       code="model_not_found")
+        raise ApiError(
+            404,
+            f"The model {name[:80]!r} is not served here; try one of: {known}.",
+            param="model",
+            code="model_not_found",
+        )
 
     async def generate(self, model: ModelService, request: GenerateRequest) -> Finished | Refused:
         """Have a replica generate, first joining its bus if it does not know this gateway yet. The tokens come over

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -28,7 +28,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, first: bytes, events: AsyncIterator[bytes]) -> None:
+    def __init__(self, first: bytes, events: AsyncGenerator[bytes]) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._first = first
@@ -47,10 +47,10 @@ class EventStream(Response):
             body = event(error_object("The server failed; try again.", "server_error"))
             await send({"type": "http.response.body", "body": body, "more_body": True})
         finally:
-            await self._events.aclose()  # type: ignore[attr-defined]
+            await self._events.aclose()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def stream(events: AsyncIterator[bytes]) -> EventStream:
+async def stream(events: AsyncGenerator[bytes]) -> EventStream:
     """Wait for the first event, so that what fails before it is answered with a status of its own."""
     return EventStream(await anext(events), events)

@@ -19,8 +19,9 @@ class TextStream:
     answer follows the prompt in one text, so that a first space of it stays.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], include_stop: bool, min_tokens: int,
-                 continues_text: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str], include_stop: bool, min_tokens: int, continues_text: bool
+    ) -> None:
         self.num_tokens = 0
         self.finish_reason: FinishReason | None = None
         self._detokenizer = Detokenizer(tokenizer, continues_text=continues_text)

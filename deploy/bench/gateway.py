@@ -62,14 +62,16 @@ def measure(model_path: Path, modes: Sequence[IngressMode] = MODES) -> list[Mode
             each = _throughput(port)
             configure(THROUGHPUT_STEP, True)
             shared = _throughput(port)
-        results.append(ModeResult(
-            mode=mode,
-            added_ttft_p50_ms=statistics.median(alone) * 1e3,
-            added_ttft_p99_ms=alone[int(len(alone) * 0.99)] * 1e3,
-            tokens_per_second=each.tokens / each.seconds,
-            tokens_per_second_shared=shared.tokens / shared.seconds,
-            tokens_per_event_shared=shared.tokens / shared.events,
-        ))
+        results.append(
+            ModeResult(
+                mode=mode,
+                added_ttft_p50_ms=statistics.median(alone) * 1e3,
+                added_ttft_p99_ms=alone[int(len(alone) * 0.99)] * 1e3,
+                tokens_per_second=each.tokens / each.seconds,
+                tokens_per_second_shared=shared.tokens / shared.seconds,
+                tokens_per_event_shared=shared.tokens / shared.events,
+            )
+        )
     return results
 
 
@@ -87,11 +89,15 @@ def bare_engine_ttft() -> float:
 
 
 def print_table(results: Sequence[ModeResult]) -> None:
-    print("| HTTP mode | added TTFT p50 / p99, ms | tokens/s, one event each | tokens/s, shared events | tokens/event |")
+    print(
+        "| HTTP mode | added TTFT p50 / p99, ms | tokens/s, one event each | tokens/s, shared events | tokens/event |"
+    )
     print("|---|---|---|---|---|")
     for row in results:
-        print(f"| {row.mode} | {row.added_ttft_p50_ms:.1f} / {row.added_ttft_p99_ms:.1f} | {row.tokens_per_second:,.0f} "
-              f"| {row.tokens_per_second_shared:,.0f} | {row.tokens_per_event_shared:.1f} |")
+        print(
+            f"| {row.mode} | {row.added_ttft_p50_ms:.1f} / {row.added_ttft_p99_ms:.1f} | {row.tokens_per_second:,.0f} "
+            f"| {row.tokens_per_second_shared:,.0f} | {row.tokens_per_event_shared:.1f} |"
+        )
 
 
 def run(model_path: Path, modes: Sequence[IngressMode], json_file: Path | None, quiet: bool) -> None:
@@ -110,8 +116,13 @@ def _throughput(port: int) -> Seen:
 
 def _run_load(port: int, concurrency: int, requests: int, max_tokens: int) -> Seen:
     load = Load("127.0.0.1", port, MODEL, concurrency, requests, max_tokens, STOPS)
-    done = subprocess.run([sys.executable, "-m", "deploy.bench.sse_load"], input=json.dumps(asdict(load)) + "\n",
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.bench.sse_load"],
+        input=json.dumps(asdict(load)) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     seen = Seen(**json.loads(done.stdout))
     if seen.failed or seen.tokens != concurrency * requests * max_tokens:
         raise RuntimeError(f"{seen.failed} connections failed and {seen.tokens} tokens came")

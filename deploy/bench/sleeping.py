@@ -49,8 +49,9 @@ class SleepingExecutor:
         return FIRST_WORD + self._drawn % (VOCAB_SIZE - FIRST_WORD)
 
 
-def build_sleeping_engine(path: str, config: EngineConfig, on_stage: Callable[[str, float], None],
-                          step_seconds: float) -> Engine:
+def build_sleeping_engine(
+    path: str, config: EngineConfig, on_stage: Callable[[str, float], None], step_seconds: float
+) -> Engine:
     """An engine builder; `path` lends the tokenizer to the gateway and is not read here."""
     model = ServedModel("sleeping", VOCAB_SIZE, MAX_MODEL_LEN, (), NUM_BLOCKS)
     return Engine(config, model, SleepingExecutor(step_seconds))

@@ -110,17 +110,21 @@ def _connect(load: Load) -> socket.socket:
 
 
 def _request(load: Load) -> bytes:
-    body = json.dumps({
-        "model": load.model,
-        "messages": [{"role": "user", "content": "Tell me all that you know of rays, mantas and mobulas."}],
-        "max_tokens": load.max_tokens,
-        "ignore_eos": True,
-        "stop": list(load.stop),
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }).encode()
-    head = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: {load.host}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n")
+    body = json.dumps(
+        {
+            "model": load.model,
+            "messages": [{"role": "user", "content": "Tell me all that you know of rays, mantas and mobulas."}],
+            "max_tokens": load.max_tokens,
+            "ignore_eos": True,
+            "stop": list(load.stop),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    ).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {load.host}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 

@@ -48,9 +48,7 @@ class RotaryEmbedding(nn.Module):
 def apply_rope(x_THD: torch.Tensor, cos_T1F: torch.Tensor, sin_T1F: torch.Tensor) -> torch.Tensor:
     """Rotate each pair (x[i], x[i + D / 2]) by its angle."""
     left_THF, right_THF = x_THD.chunk(2, dim=-1)
-    return torch.cat(
-        (left_THF * cos_T1F - right_THF * sin_T1F, right_THF * cos_T1F + left_THF * sin_T1F), dim=-1
-    )
+    return torch.cat((left_THF * cos_T1F - right_THF * sin_T1F, right_THF * cos_T1F + left_THF * sin_T1F), dim=-1)
 
 
 def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> torch.Tensor:
@@ -66,9 +64,7 @@ def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None)
     return _yarn_frequencies(head_dim, theta, scaling)
 
 
-def dynamic_frequencies(
-    head_dim: int, theta: float, scaling: RopeScaling, lengths_T: torch.Tensor
-) -> torch.Tensor:
+def dynamic_frequencies(head_dim: int, theta: float, scaling: RopeScaling, lengths_T: torch.Tensor) -> torch.Tensor:
     """inv_freq_TF: the base grows with the length of the sequence once it exceeds the original maximum.
 
     The length is each token's own, fixed when the token is first computed: max(prompt length, position + 1).

@@ -65,6 +65,12 @@ def load_model(checkpoint: Checkpoint, mesh: Mesh, dtype: torch.dtype, device: t
     return model
 
 
+def dtype_name(dtype: torch.dtype) -> Dtype:
+    """The configuration's word for a dtype."""
+    name: Dtype = str(dtype).removeprefix("torch.")  # type: ignore[assignment]
+    return name
+
+
 def resolve_dtype(dtype: Dtype, config: ModelConfig, device: torch.device) -> torch.dtype:
     """`auto` is float32 on CPUs, where the narrow types are slow, and the checkpoint's own dtype elsewhere."""
     if dtype == "auto":

@@ -17,8 +17,9 @@ MIX_2 = 0x94D049BB133111EB - 2**64
 UNIFORM_BITS = 23  # so that the midpoints of 2**23 intervals in (0, 1) are exact in float32
 
 
-def gumbel_noise(seeds_R: torch.Tensor, choices_R: torch.Tensor, positions_R: torch.Tensor, vocab_size: int
-                 ) -> torch.Tensor:
+def gumbel_noise(
+    seeds_R: torch.Tensor, choices_R: torch.Tensor, positions_R: torch.Tensor, vocab_size: int
+) -> torch.Tensor:
     """Standard Gumbel noise, float32 of shape (R, V). All inputs are int64 of shape (R,)."""
     keys_R = mix(mix(mix(seeds_R) ^ choices_R) ^ positions_R)
     tokens_V = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=seeds_R.device) * GOLDEN

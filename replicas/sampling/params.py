@@ -28,8 +28,12 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
-        _require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens,
-                 f"between 0 and max_tokens ({self.max_tokens})")
+        _require(
+            0 <= self.min_tokens <= self.max_tokens,
+            "min_tokens",
+            self.min_tokens,
+            f"between 0 and max_tokens ({self.max_tokens})",
+        )
         _require(0.0 <= self.temperature <= 2.0, "temperature", self.temperature, "between 0 and 2")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or a positive number")
         _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "above 0 and at most 1")

@@ -7,7 +7,7 @@ Shape suffixes: R rows to sample (G of them greedy, S of them random), V vocabul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,12 +43,17 @@ def _sample_random(logits_SV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.
     device = logits_SV.device
     temperatures_S = torch.tensor([row.params.temperature for row in rows], device=device)
     logits_SV = filter_logits(logits_SV / temperatures_S[:, None], [row.params for row in rows])
-    identity_3S = torch.tensor([
-        [row.params.seed for row in rows],
-        [row.choice for row in rows],
-        [row.position for row in rows],
-    ], dtype=torch.int64, device=device)
-    return (logits_SV + gumbel_noise(*identity_3S, vocab_size=logits_SV.shape[1])).argmax(dim=-1)
+
+    def column(values: Iterable[int]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.int64, device=device)
+
+    noise_SV = gumbel_noise(
+        column(row.params.seed for row in rows),
+        column(row.choice for row in rows),
+        column(row.position for row in rows),
+        logits_SV.shape[1],
+    )
+    return (logits_SV + noise_SV).argmax(dim=-1)
 
 
 def filter_logits(logits_SV: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:

@@ -43,19 +43,27 @@ class ChatRenderer:
                 tokenizer.chat_template,
                 [self._guarded(message) for message in template_messages(messages)],
                 guard.mark(list(tools)) if tools else None,
-                add_generation_prompt)
+                add_generation_prompt,
+            )
         except RecursionError:
             raise ValueError("messages or tools are nested too deeply") from None
-        segments = [segment if isinstance(segment, int) else guard.unmark(segment)
-                    for segment in tokenizer.control_tokens.split(rendered)]
+        segments = [
+            segment if isinstance(segment, int) else guard.unmark(segment)
+            for segment in tokenizer.control_tokens.split(rendered)
+        ]
         ids = tokenizer.encode_segments(segments)
         return tokenizer.with_bos(ids) if tokenizer.add_bos else ids
 
     def _guarded(self, message: Message) -> Message:
         guarded: Message = self._guard.mark(message)
         if message.get("role") == "assistant":
-            guarded.update({field: self._guard.mark_answer(message[field])
-                            for field in _ANSWER_FIELDS if isinstance(message.get(field), str)})
+            guarded.update(
+                {
+                    field: self._guard.mark_answer(message[field])
+                    for field in _ANSWER_FIELDS
+                    if isinstance(message.get(field), str)
+                }
+            )
         return guarded
 
     def _render(
@@ -64,8 +72,12 @@ class ChatRenderer:
         variables: dict[str, Any] = {**self._tokenizer.special_tokens_map}
         try:
             rendered: Any = render_jinja_template(
-                conversations=[messages], tools=tools, chat_template=template,
-                add_generation_prompt=add_generation_prompt, **variables)
+                conversations=[messages],
+                tools=tools,
+                chat_template=template,
+                add_generation_prompt=add_generation_prompt,
+                **variables,
+            )
         except RecursionError:
             raise
         except Exception as error:  # a template is foreign code: it may fail in any way

@@ -20,8 +20,11 @@ class ControlTokens:
 
     def __init__(self, added_tokens: Mapping[int, AddedToken], chat_template: str | None) -> None:
         template = chat_template or ""
-        self.tokens = {index: token for index, token in added_tokens.items()
-                       if token.special or (token.content.strip() and token.content in template)}
+        self.tokens = {
+            index: token
+            for index, token in added_tokens.items()
+            if token.special or (token.content.strip() and token.content in template)
+        }
         self._ids = {token.content: index for index, token in self.tokens.items()}
         self._pattern = _pattern(self.tokens.values())
 

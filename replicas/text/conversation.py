@@ -20,8 +20,9 @@ def _template_message(message: Mapping[str, Any], field: str) -> Message:
     plain["content"] = _text(plain.get("content", ""), f"{field}.content")
     tool_calls = plain.pop("tool_calls", None)
     if tool_calls:
-        plain["tool_calls"] = [_tool_call(call, f"{field}.tool_calls[{index}]")
-                               for index, call in enumerate(tool_calls)]
+        plain["tool_calls"] = [
+            _tool_call(call, f"{field}.tool_calls[{index}]") for index, call in enumerate(tool_calls)
+        ]
     return plain
 
 

@@ -54,10 +54,13 @@ def _backend(path: Path) -> tokenizers.Tokenizer:
 def _add_special_tokens(backend: tokenizers.Tokenizer, spellings: Iterable[str]) -> None:
     """Matches tokens whole that the configuration calls special and tokenizer.json only lists as a word."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    backend.add_special_tokens([
-        AddedToken(spelling, normalized=False, special=True)
-        for spelling in spellings if spelling not in known and backend.token_to_id(spelling) is not None
-    ])
+    backend.add_special_tokens(
+        [
+            AddedToken(spelling, normalized=False, special=True)
+            for spelling in spellings
+            if spelling not in known and backend.token_to_id(spelling) is not None
+        ]
+    )
 
 
 def _extra_special_tokens(config: dict[str, Any]) -> list[str]:
@@ -72,8 +75,10 @@ def _token_bytes(backend: tokenizers.Tokenizer, folder: Path, decoders: set[str]
     elif decoders & {"ByteFallback", "Metaspace"}:
         spelled = sentencepiece_bytes
     else:
-        raise ValueError(f"{folder / 'tokenizer.json'} decodes by {sorted(decoders)}, but only byte-level and "
-                         "SentencePiece vocabularies are known")
+        raise ValueError(
+            f"{folder / 'tokenizer.json'} decodes by {sorted(decoders)}, but only byte-level and "
+            "SentencePiece vocabularies are known"
+        )
     ids = backend.get_vocab(with_added_tokens=True)
     token_bytes = [b""] * (max(ids.values()) + 1)
     for token, index in ids.items():

@@ -118,8 +118,9 @@ def _bpe(ids: dict[str, int], merges: list[tuple[str, str]], **options: Any) -> 
 
 
 def _add_whole_tokens(backend: tokenizers.Tokenizer, tokens: list[str], types: list[int]) -> None:
-    special = [token for token, kind in zip(tokens, types, strict=True)
-               if kind in (TokenType.CONTROL, TokenType.UNKNOWN)]
+    special = [
+        token for token, kind in zip(tokens, types, strict=True) if kind in (TokenType.CONTROL, TokenType.UNKNOWN)
+    ]
     plain = [token for token, kind in zip(tokens, types, strict=True) if kind == TokenType.USER_DEFINED]
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
     backend.add_tokens([AddedToken(token, normalized=False) for token in plain])

@@ -50,7 +50,8 @@ def byte_level_pipeline(name: str) -> ByteLevelPipeline:
             return ByteLevelPipeline(_split(_TEKKEN), ignore_merges=True, add_bos=True)
     raise ValueError(
         f"tokenizer.ggml.pre is {name!r}, but only gpt-2, smollm, llama-bpe, llama3, llama-v3, qwen2 and tekken are "
-        "known; convert the model again with a current converter, or use its Hugging Face folder")
+        "known; convert the model again with a current converter, or use its Hugging Face folder"
+    )
 
 
 def _split(pattern: str) -> PreTokenizer:

@@ -27,8 +27,9 @@ class Tokenizer:
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.control_tokens = ControlTokens(added, vocabulary.chat_template)
         self.token_bytes = vocabulary.token_bytes
-        self.visible_bytes = [b"" if index in self.special_ids else piece
-                              for index, piece in enumerate(vocabulary.token_bytes)]
+        self.visible_bytes = [
+            b"" if index in self.special_ids else piece for index, piece in enumerate(vocabulary.token_bytes)
+        ]
         self.vocab_size = len(vocabulary.token_bytes)
         self.bos_token_id = vocabulary.bos_token_id
         self.eos_token_ids = vocabulary.eos_token_ids
@@ -84,11 +85,20 @@ class Tokenizer:
 
 def _blind_to(control: ControlTokens, backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """The backend, no longer matching control tokens: it overlooks special tokens, so all of them are made special."""
-    backend.add_special_tokens([
-        AddedToken(token.content, lstrip=token.lstrip, rstrip=token.rstrip, single_word=token.single_word,
-                   normalized=token.normalized, special=True)
-        for token in control.tokens.values() if not token.special
-    ])
+    backend.add_special_tokens(
+        [
+            AddedToken(
+                token.content,
+                lstrip=token.lstrip,
+                rstrip=token.rstrip,
+                single_word=token.single_word,
+                normalized=token.normalized,
+                special=True,
+            )
+            for token in control.tokens.values()
+            if not token.special
+        ]
+    )
     backend.encode_special_tokens = True
     return backend
 
@@ -108,6 +118,9 @@ def _spelled_out(control: ControlTokens, backend: tokenizers.Tokenizer) -> dict[
     then these take its place. Left out are tokens that cannot result so, and the one that stands for the unknown."""
     model = backend.model
     unknown = getattr(model, "unk_token", None)
-    characters = {index: [model.token_to_id(character) for character in token.content]
-                  for index, token in control.tokens.items() if token.content != unknown}
+    characters = {
+        index: [model.token_to_id(character) for character in token.content]
+        for index, token in control.tokens.items()
+        if token.content != unknown
+    }
     return {index: ids for index, ids in characters.items() if None not in ids}

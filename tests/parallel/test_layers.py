@@ -42,8 +42,15 @@ def _embedding(mesh: Mesh, weights: dict[str, torch.Tensor]) -> VocabParallelEmb
 
 def _weights() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shapes = {"gate.weight": (8, 4), "gate.bias": (8,), "up.weight": (8, 4), "up.bias": (8,), "down.weight": (4, 8),
-              "down.bias": (4,), "table.weight": (7, 4)}
+    shapes = {
+        "gate.weight": (8, 4),
+        "gate.bias": (8,),
+        "up.weight": (8, 4),
+        "up.bias": (8,),
+        "down.weight": (4, 8),
+        "down.bias": (4,),
+        "table.weight": (7, 4),
+    }
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 

@@ -29,10 +29,20 @@ def workloads(draw):
         policy=draw(st.sampled_from(["fcfs", "priority"])),
     )
     stem = draw(st.lists(st.integers(0, 5), min_size=1, max_size=20))
-    requests = draw(st.lists(st.tuples(
-        st.integers(0, len(stem)), st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(1, 12),
-        st.integers(0, 3), st.integers(0, 20), st.one_of(st.none(), st.integers(0, 30)),
-    ), min_size=1, max_size=10))
+    requests = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, len(stem)),
+                st.lists(st.integers(0, 5), min_size=1, max_size=8),
+                st.integers(1, 12),
+                st.integers(0, 3),
+                st.integers(0, 20),
+                st.one_of(st.none(), st.integers(0, 30)),
+            ),
+            min_size=1,
+            max_size=10,
+        )
+    )
     longest = max(cut + len(tail) + output for cut, tail, output, *_ in requests)
     num_blocks = -(-longest // block_size) + draw(st.integers(0, 6))
     return config, num_blocks, stem, requests
@@ -89,7 +99,8 @@ def test_a_small_pool_preempts_the_latest_and_loses_no_token():
     assert engine.load().preemptions_total > 0
     assert finished["A"].preemptions == 0
     assert {name: list(finished[name].token_ids) for name in prompts} == {
-        name: continuation(prompt, 14) for name, prompt in prompts.items()}
+        name: continuation(prompt, 14) for name, prompt in prompts.items()
+    }
 
 
 def test_priority_orders_admission():
@@ -168,12 +179,15 @@ class TestAbort:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(("prompt", "output", "words"), [
-        ([], 4, "empty"),
-        ([-1], 4, "token id -1"),
-        ([97], 4, "token id 97"),
-        ([1] * 30, 3, "30 tokens and max_tokens is 3.*limit of 32"),
-    ])
+    @pytest.mark.parametrize(
+        ("prompt", "output", "words"),
+        [
+            ([], 4, "empty"),
+            ([-1], 4, "token id -1"),
+            ([97], 4, "token id 97"),
+            ([1] * 30, 3, "30 tokens and max_tokens is 3.*limit of 32"),
+        ],
+    )
     def test_what_can_never_be_served_is_refused_at_once(self, prompt, output, words):
         engine = checking_engine(8, CONFIG)
         with pytest.raises(ValueError, match=words):

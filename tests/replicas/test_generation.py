@@ -1,4 +1,4 @@
-"""The engine generates what transformers would in float32, whatever the batch, the cache, the chunks or a preemption."""
+"""The engine generates what transformers would in float32, whatever batch, cache, chunks or preemption do."""
 
 from __future__ import annotations
 
@@ -31,9 +31,19 @@ def tiny(request, tmp_path_factory):
 
 
 def engine_for(folder, **config):
-    return build_engine(str(folder), EngineConfig(**{
-        "block_size": 4, "max_running": 16, "max_batched_tokens": 256, "kv_cache_memory": 4 * 1024**2,
-        "prefix_caching": False, **config}))
+    return build_engine(
+        str(folder),
+        EngineConfig(
+            **{
+                "block_size": 4,
+                "max_running": 16,
+                "max_batched_tokens": 256,
+                "kv_cache_memory": 4 * 1024**2,
+                "prefix_caching": False,
+                **config,
+            }
+        ),
+    )
 
 
 def answers_of(engine, **options):
@@ -58,7 +68,8 @@ def test_a_cache_hit_answers_as_a_miss(tiny):
     again = generate(engine, prompts_of_all_lengths(), max_tokens=NUM_TOKENS)
     assert tokens(again) == answers
     assert [summary.cached_tokens for summary in again] == [
-        (len(prompt) - 1) // 4 * 4 for prompt in prompts_of_all_lengths()]
+        (len(prompt) - 1) // 4 * 4 for prompt in prompts_of_all_lengths()
+    ]
 
 
 def test_a_shared_prefix_with_another_end_answers_as_without_cache(tiny):
@@ -101,9 +112,14 @@ def test_scaled_rope_generates_as_transformers_beyond_the_trained_length(tmp_pat
         for _ in range(2):
             answers = tokens(generate(engine, prompts, max_tokens=NUM_TOKENS))
             for prompt, answer in zip(prompts, answers, strict=True):
-                expected = oracle.generate(torch.tensor([prompt]), max_new_tokens=NUM_TOKENS, do_sample=False,
-                                           eos_token_id=None, pad_token_id=0)
-                assert answer == expected[0, len(prompt):].tolist()
+                expected = oracle.generate(
+                    torch.tensor([prompt]),
+                    max_new_tokens=NUM_TOKENS,
+                    do_sample=False,
+                    eos_token_id=None,
+                    pad_token_id=0,
+                )
+                assert answer == expected[0, len(prompt) :].tolist()
 
 
 def test_min_tokens_forbids_the_end_before(tiny):
@@ -111,8 +127,8 @@ def test_min_tokens_forbids_the_end_before(tiny):
     engine = engine_for(folder)
     first = answers[3][0]
     prompt = [prompts_of_all_lengths()[3]]
-    stopped, = generate(engine, prompt, max_tokens=NUM_TOKENS, stop_token_ids=(first,))
+    (stopped,) = generate(engine, prompt, max_tokens=NUM_TOKENS, stop_token_ids=(first,))
     assert (stopped.token_ids, stopped.finish_reason) == ((first,), "stop")
-    held, = generate(engine, prompt, max_tokens=NUM_TOKENS, stop_token_ids=(first,), min_tokens=10)
+    (held,) = generate(engine, prompt, max_tokens=NUM_TOKENS, stop_token_ids=(first,), min_tokens=10)
     assert len(held.token_ids) >= 10
     assert first not in held.token_ids[:10]

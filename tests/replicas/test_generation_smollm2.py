@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import torch
 
 from replicas.build import build_engine
 from replicas.config import EngineConfig
@@ -13,6 +16,14 @@ from tests.support.prompts import PROMPTS
 NUM_TOKENS = 64
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_cores():
+    before = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +42,19 @@ def answers(smollm2_path, prompts):
 
 
 def engine_for(path, **config):
-    return build_engine(str(path), EngineConfig(**{
-        "dtype": "float32", "prefix_caching": False, "max_batched_tokens": 2048, "max_running": 64,
-        "kv_cache_memory": 700 * 1024**2, **config}))
+    return build_engine(
+        str(path),
+        EngineConfig(
+            **{
+                "dtype": "float32",
+                "prefix_caching": False,
+                "max_batched_tokens": 2048,
+                "max_running": 64,
+                "kv_cache_memory": 700 * 1024**2,
+                **config,
+            }
+        ),
+    )
 
 
 def test_alone(smollm2_oracle, prompts, answers):

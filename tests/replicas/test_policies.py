@@ -9,8 +9,14 @@ from replicas.pace import Pace
 
 
 def budget(**change):
-    given = {"max_batched_tokens": 1000, "num_decodes": 10, "itl_objective": 0.05, "decode_seconds": 0.01,
-             "prefill_rate": 5000.0, "smallest_chunk": 16}
+    given = {
+        "max_batched_tokens": 1000,
+        "num_decodes": 10,
+        "itl_objective": 0.05,
+        "decode_seconds": 0.01,
+        "prefill_rate": 5000.0,
+        "smallest_chunk": 16,
+    }
     return prefill_budget(**given | change)
 
 

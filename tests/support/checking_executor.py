@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain
 
 from replicas.kv.prefix import chain_keys
 from replicas.plan import StepPlan
@@ -51,7 +52,7 @@ class CheckingExecutor:
         for work in plan.work:
             self.mirrors[work.slot].block_ids += work.new_block_ids
         written = [self._write(self.mirrors[work.slot], work.num_tokens) for work in plan.work]
-        assert len(set(sum(written, []))) == sum(map(len, written)), "two sequences wrote the same place"
+        assert len(set(chain(*written))) == sum(map(len, written)), "two sequences wrote the same place"
         self.step_sizes.append(sum(map(len, written)))
         self.results.append([self._sample(self.mirrors[work.slot]) for work in plan.work])
 

@@ -17,8 +17,9 @@ def checking_engine(num_blocks: int, config: EngineConfig, clock: Callable[[], f
     return Engine(config, model, CheckingExecutor(num_blocks, config.block_size), clock)
 
 
-def request(request_id: str, prompt: Sequence[int], max_tokens: int = 8, salt: str = "", priority: int = 0,
-            **sampling: object) -> GenerateRequest:
+def request(
+    request_id: str, prompt: Sequence[int], max_tokens: int = 8, salt: str = "", priority: int = 0, **sampling: object
+) -> GenerateRequest:
     params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **sampling})  # type: ignore[arg-type]
     return GenerateRequest(request_id, tuple(prompt), params, cache_salt=salt, priority=priority)
 

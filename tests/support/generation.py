@@ -11,8 +11,9 @@ from replicas.messages import GenerateRequest, RequestSummary
 from replicas.sampling.params import SamplingParams
 
 
-def generate(engine: Engine, prompts: Sequence[Sequence[int]], together: bool = True, **sampling: object
-             ) -> list[RequestSummary]:
+def generate(
+    engine: Engine, prompts: Sequence[Sequence[int]], together: bool = True, **sampling: object
+) -> list[RequestSummary]:
     """The summaries in the order of the prompts; integrity is checked at the end."""
     params = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **sampling})  # type: ignore[arg-type]
     finished: dict[str, RequestSummary] = {}

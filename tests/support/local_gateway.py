@@ -37,8 +37,13 @@ class LocalGateway:
 
 
 @contextmanager
-def local_gateway(model_path: Path, config: EngineConfig, builder: str, model_id: str = "test",
-                  settings: GatewaySettings | None = None) -> Iterator[LocalGateway]:
+def local_gateway(
+    model_path: Path,
+    config: EngineConfig,
+    builder: str,
+    model_id: str = "test",
+    settings: GatewaySettings | None = None,
+) -> Iterator[LocalGateway]:
     gateway, ready, failed = LocalGateway(), threading.Event(), []
     listener = Ingress("gateway", "127.0.0.1", 0).open_socket()
     assert listener is not None

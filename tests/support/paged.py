@@ -58,8 +58,14 @@ class PagedRun:
     """A model, its cache and some sequences that share it. The pool starts full of NaN: a slot that is read before
     it is written shows."""
 
-    def __init__(self, model: CausalLM, lengths: Sequence[int], num_prompts: Sequence[int] | None = None,
-                 block_size: int = 4, mesh: Mesh | None = None) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        lengths: Sequence[int],
+        num_prompts: Sequence[int] | None = None,
+        block_size: int = 4,
+        mesh: Mesh | None = None,
+    ) -> None:
         blocks = [-(-length // block_size) for length in lengths]
         order = iter(torch.randperm(sum(blocks) + 1, generator=torch.Generator().manual_seed(0)).tolist())
         prompts = lengths if num_prompts is None else num_prompts

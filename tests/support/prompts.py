@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 SHORT = [
-    "A", "The", "Hello!", "1, 2, 3, 4,", "def fibonacci(n):\n", "The capital of France is", "Once upon a time,",
-    "Q: What is the boiling point of water at sea level?\nA:", "SELECT name, age FROM users WHERE", "import numpy as np\n",
-    "Der schnelle braune Fuchs", "El perro corre por", "La mer est", "今天天气", "Привет, как", "😀 emoji are",
-    "{\"name\": \"Ada\", \"age\":", "<html>\n<head>\n<title>", "To be, or not to be,", "E = mc^2 means that",
-    "List three primary colours:\n1.", "The quick brown fox jumps over the lazy dog. " * 3, "aaaaaaaaaaaaaaaaaaaaaaaa",
-    "   leading spaces and\ttabs\n\n\nand newlines", "Translate to French: 'I like cheese.' ->",
-    "In 1969, Neil Armstrong", "for (int i = 0; i < 10; i++) {", "Dear Sir or Madam,\n\nI am writing to",
-    "The mitochondria is the", "Roses are red,\nViolets are blue,",
+    "A",
+    "The",
+    "Hello!",
+    "1, 2, 3, 4,",
+    "def fibonacci(n):\n",
+    "The capital of France is",
+    "Once upon a time,",
+    "Q: What is the boiling point of water at sea level?\nA:",
+    "SELECT name, age FROM users WHERE",
+    "import numpy as np\n",
+    "Der schnelle braune Fuchs",
+    "El perro corre por",
+    "La mer est",
+    "今天天气",
+    "Привет, как",
+    "😀 emoji are",
+    '{"name": "Ada", "age":',
+    "<html>\n<head>\n<title>",
+    "To be, or not to be,",
+    "E = mc^2 means that",
+    "List three primary colours:\n1.",
+    "The quick brown fox jumps over the lazy dog. " * 3,
+    "aaaaaaaaaaaaaaaaaaaaaaaa",
+    "   leading spaces and\ttabs\n\n\nand newlines",
+    "Translate to French: 'I like cheese.' ->",
+    "In 1969, Neil Armstrong",
+    "for (int i = 0; i < 10; i++) {",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "The mitochondria is the",
+    "Roses are red,\nViolets are blue,",
 ]
 
 PARAGRAPHS = [
@@ -32,4 +54,4 @@ def long_prompt(index: int, paragraphs: int) -> str:
     return "".join(PARAGRAPHS[(index + step * (index % 4 + 1)) % len(PARAGRAPHS)] for step in range(paragraphs))
 
 
-PROMPTS = SHORT + [long_prompt(index, count) for index, count in enumerate((1, 2, 2, 3, 4, 5, 7, 10, 16, 29))]
+PROMPTS = SHORT + [long_prompt(index, count) for index, count in enumerate((1, 2, 2, 3, 4, 5, 7, 10, 16, 32))]

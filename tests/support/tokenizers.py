@@ -36,7 +36,7 @@ TEXTS = (
     "你好，世界。龜 안녕하세요 こんにちは",
     "                                        forty spaces",
     "def f(x):\n    return x ** 2  # comment\n\n\nclass A:\n\tpass\n",
-    "<div class=\"a\">[1, 2]</div> a<b && c>d",
+    '<div class="a">[1, 2]</div> a<b && c>d',
     "https://example.org/path?q=1&r=%20 user@example.org",
     "ďábel ŽLUŤOUČKÝ kůň  ÇA Straße ﬁ ㎏",
     "\u00a0non\u2003breaking\u200b zero\ufeff",
@@ -47,37 +47,51 @@ TEXTS = (
 """No text spells a special token."""
 
 
-def write_byte_level(folder: Path, *, bos: bool = False, chat_template: str | None = CHATML,
-                     tags: tuple[str, ...] = ()) -> Path:
+def write_byte_level(
+    folder: Path, *, bos: bool = False, chat_template: str | None = CHATML, tags: tuple[str, ...] = ()
+) -> Path:
     """A GPT-2-like vocabulary. `bos` adds <|endoftext|> before every text; `tags` are added tokens, not special."""
     backend = tokenizers.Tokenizer(BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend.train_from_iterator(TEXTS, BpeTrainer(vocab_size=500, show_progress=False, initial_alphabet=alphabet,
-                                                  special_tokens=list(CHATML_SPECIALS)))
+    backend.train_from_iterator(
+        TEXTS,
+        BpeTrainer(
+            vocab_size=500, show_progress=False, initial_alphabet=alphabet, special_tokens=list(CHATML_SPECIALS)
+        ),
+    )
     backend.add_tokens([AddedToken(tag, normalized=False) for tag in tags])
     if bos:
         backend.post_processor = processors.TemplateProcessing(
-            single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
+            single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
+        )
     config = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "chat_template": chat_template}
     return _write_folder(folder, backend, config)
 
 
-def write_sentencepiece(folder: Path, *, bos: bool = True, chat_template: str | None = LLAMA2,
-                        first_only: bool = False) -> Path:
+def write_sentencepiece(
+    folder: Path, *, bos: bool = True, chat_template: str | None = LLAMA2, first_only: bool = False
+) -> Path:
     """A Llama-2-like vocabulary with byte fallback. `first_only` puts the prefix space before the first word of a
     text only, not also after each special token."""
     scores = _scores(_sentencepiece_vocabulary())
-    backend = tokenizers.Tokenizer(BPE(
-        vocab={token: index for index, token in enumerate(scores)}, merges=sentencepiece_merges(scores),
-        unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend = tokenizers.Tokenizer(
+        BPE(
+            vocab={token: index for index, token in enumerate(scores)},
+            merges=sentencepiece_merges(scores),
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
     if first_only:
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     else:
         backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     backend.add_special_tokens([AddedToken(token, normalized=False) for token in SENTENCEPIECE_SPECIALS])
     if bos:
         backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
@@ -85,17 +99,28 @@ def write_sentencepiece(folder: Path, *, bos: bool = True, chat_template: str | 
     return _write_folder(folder, backend, config)
 
 
-def write_byte_level_gguf(path: Path, *, pre: str, chat_template: str | None = CHATML,
-                          **metadata: Any) -> Path:
+def write_byte_level_gguf(path: Path, *, pre: str, chat_template: str | None = CHATML, **metadata: Any) -> Path:
     """The vocabulary of `write_byte_level` as GGUF. `metadata` overrides `tokenizer.ggml.*`; None leaves a key out."""
-    model = json.loads(tokenizers.Tokenizer.from_file(
-        str(write_byte_level(path.with_suffix("")) / "tokenizer.json")).to_str())["model"]
+    model = json.loads(
+        tokenizers.Tokenizer.from_file(str(write_byte_level(path.with_suffix("")) / "tokenizer.json")).to_str()
+    )["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
     types = [gguf.TokenType.CONTROL if token in CHATML_SPECIALS else gguf.TokenType.NORMAL for token in tokens]
     merges = [" ".join(merge) for merge in model["merges"]]
-    return _write_gguf(path, chat_template, {
-        "model": "gpt2", "pre": pre, "tokens": tokens, "token_type": types, "merges": merges,
-        "bos_token_id": 0, "eos_token_id": 2, **metadata})
+    return _write_gguf(
+        path,
+        chat_template,
+        {
+            "model": "gpt2",
+            "pre": pre,
+            "tokens": tokens,
+            "token_type": types,
+            "merges": merges,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            **metadata,
+        },
+    )
 
 
 def write_sentencepiece_gguf(path: Path, *, chat_template: str | None = LLAMA2, **metadata: Any) -> Path:
@@ -103,9 +128,20 @@ def write_sentencepiece_gguf(path: Path, *, chat_template: str | None = LLAMA2, 
     tokens = _sentencepiece_vocabulary()
     special = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
     types = special + [gguf.TokenType.BYTE] * 256 + [gguf.TokenType.NORMAL] * (len(tokens) - 259)
-    return _write_gguf(path, chat_template, {
-        "model": "llama", "tokens": tokens, "token_type": types, "scores": list(_scores(tokens).values()),
-        "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, **metadata})
+    return _write_gguf(
+        path,
+        chat_template,
+        {
+            "model": "llama",
+            "tokens": tokens,
+            "token_type": types,
+            "scores": list(_scores(tokens).values()),
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "unknown_token_id": 0,
+            **metadata,
+        },
+    )
 
 
 def sentencepiece_merges(scores: dict[str, float]) -> list[tuple[str, str]]:

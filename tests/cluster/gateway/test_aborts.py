@@ -32,9 +32,8 @@ def send(gateway, path, body):
     host, port = gateway.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)))
     raw = json.dumps(body).encode()
-    connection.sendall(
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
-        + raw)
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+    connection.sendall(head.encode() + raw)
     return connection
 
 
@@ -56,15 +55,19 @@ def is_idle(gateway):
     assert gateway.load().generation_tokens_total == load.generation_tokens_total, "the engine goes on generating"
 
 
-@pytest.mark.parametrize(("path", "body", "state"), [
-    ("/v1/completions", LONG | {"stream": False}, {"running": 1}),
-    ("/v1/completions", LONG | {"stream": True}, {"running": 1}),
-    ("/v1/chat/completions", CHAT | {"stream": True}, {"running": 1}),
-    ("/v1/chat/completions", CHAT | {"stream": False}, {"running": 1}),
-    ("/v1/completions", LONG | {"prompt": [7] * 1500, "max_tokens": 400}, {"running": 1}),
-    ("/v1/completions", LONG | {"prompt": ["a", "b", "c", "d"]}, {"running": 2, "waiting": 2}),
-    ("/v1/completions", LONG | {"stream": True, "prompt": ["a", "b", "c", "d"]}, {"running": 2, "waiting": 2}),
-], ids=["whole", "stream", "chat stream", "chat whole", "prefilling", "batch", "batch stream"])
+@pytest.mark.parametrize(
+    ("path", "body", "state"),
+    [
+        ("/v1/completions", LONG | {"stream": False}, {"running": 1}),
+        ("/v1/completions", LONG | {"stream": True}, {"running": 1}),
+        ("/v1/chat/completions", CHAT | {"stream": True}, {"running": 1}),
+        ("/v1/chat/completions", CHAT | {"stream": False}, {"running": 1}),
+        ("/v1/completions", LONG | {"prompt": [7] * 1500, "max_tokens": 400}, {"running": 1}),
+        ("/v1/completions", LONG | {"prompt": ["a", "b", "c", "d"]}, {"running": 2, "waiting": 2}),
+        ("/v1/completions", LONG | {"stream": True, "prompt": ["a", "b", "c", "d"]}, {"running": 2, "waiting": 2}),
+    ],
+    ids=["whole", "stream", "chat stream", "chat whole", "prefilling", "batch", "batch stream"],
+)
 def test_hanging_up_ends_the_request(small, path, body, state):
     connection = send(small, path, body)
     becomes(small, **state)
@@ -96,8 +99,11 @@ def test_hanging_up_in_the_queue_leaves_those_before_alone(small):
 def test_fifty_random_hang_ups_and_then_a_full_pool_request(small):
     rng = random.Random(5)
     for _ in range(50):
-        body = LONG | {"stream": rng.random() < 0.5, "prompt": [rng.randrange(3000)] * rng.randrange(1, 600),
-                       "max_tokens": 900}
+        body = LONG | {
+            "stream": rng.random() < 0.5,
+            "prompt": [rng.randrange(3000)] * rng.randrange(1, 600),
+            "max_tokens": 900,
+        }
         connection = send(small, "/v1/completions", body)
         time.sleep(rng.random() * 0.05)
         connection.close()
@@ -119,7 +125,9 @@ def test_aborts_are_counted(small):
     def aborted():
         with small.client() as client:
             lines = client.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("mobula_requests_total") and "abort" in line)
+        return sum(
+            float(line.split()[-1]) for line in lines if line.startswith("mobula_requests_total") and "abort" in line
+        )
 
     before = aborted()
     connections = [send(small, "/v1/completions", LONG | {"stream": True}) for _ in range(5)]

@@ -17,9 +17,10 @@ def scrape(client) -> dict[str, float]:
     """Every sample of /metrics, by name and labels without the replica's address."""
     families = text_string_to_metric_families(client.get("/metrics").text)
     return {
-        sample.name + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items()) if key != "replica"):
-            sample.value
-        for family in families for sample in family.samples
+        sample.name
+        + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items()) if key != "replica"): sample.value
+        for family in families
+        for sample in family.samples
     }
 
 

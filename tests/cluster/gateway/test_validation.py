@@ -32,21 +32,35 @@ def refused(response, status=400, param=None, words=""):
 
 
 class TestBodies:
-    @pytest.mark.parametrize("body", [
-        b"", b"{", b"null", b"[]", b"NaN", b'"text"', b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"\x1f\x8b\x08gzip",
-        b'{"model": "test", "messages": [{"role": "user", "content": "\xff"}]}',
-        b'{"model": "test", "model": "test", "messages": [{"role": "user", "content": "hi"}]}',
-        b'{"model": "test", "messages": [{"role": "user", "content": "hi"}], "temperature": NaN}',
-        b'{"model": "test", "messages": [{"role": "user", "content": "hi"}], "temperature": Infinity}',
-        b'{"model": "test", "messages": [{"role": "user", "content": "\\ud800"}]}',
-    ])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"{",
+            b"null",
+            b"[]",
+            b"NaN",
+            b'"text"',
+            b"[" * 100_000,
+            b'{"a":' * 100_000,
+            b"\xff\xfe",
+            b"\x1f\x8b\x08gzip",
+            b'{"model": "test", "messages": [{"role": "user", "content": "\xff"}]}',
+            b'{"model": "test", "model": "test", "messages": [{"role": "user", "content": "hi"}]}',
+            b'{"model": "test", "messages": [{"role": "user", "content": "hi"}], "temperature": NaN}',
+            b'{"model": "test", "messages": [{"role": "user", "content": "hi"}], "temperature": Infinity}',
+            b'{"model": "test", "messages": [{"role": "user", "content": "\\ud800"}]}',
+        ],
+    )
     @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
     def test_what_is_no_request_is_refused(self, http, path, body):
         refused(http.post(path, content=body, headers={"Content-Type": "application/json"}))
 
     @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "", "application/xml"])
     def test_another_content_type_is_refused_and_none_is_taken_for_json(self, http, content_type):
-        response = http.post(CHAT, content=json.dumps(HELLO), headers={"Content-Type": content_type} if content_type else {})
+        response = http.post(
+            CHAT, content=json.dumps(HELLO), headers={"Content-Type": content_type} if content_type else {}
+        )
         if content_type:
             refused(response, 415)
         else:
@@ -65,15 +79,53 @@ class TestBodies:
 
 
 FAULTS = [
-    ("temperature", "hot"), ("temperature", -0.1), ("temperature", 2.5), ("temperature", True), ("top_p", 0),
-    ("top_p", 1.1), ("top_p", "1"), ("top_k", -2), ("top_k", 1.5), ("min_p", -0.1), ("min_p", 1.5), ("seed", 1.5),
-    ("seed", 2**70), ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", 1.5), ("max_tokens", "4"), ("min_tokens", -1),
-    ("stop", ""), ("stop", [""]), ("stop", [1]), ("stop", ["x"] * 100), ("stop", ["x"] * 500_000), ("stop", {"a": 1}),
-    ("stop_token_ids", [49152]), ("stop_token_ids", [-1]), ("stop_token_ids", [2**40]), ("stop_token_ids", ["2"]),
-    ("stop_token_ids", [1] * 1000), ("ignore_eos", "yes"), ("stream", "true"), ("cache_salt", 5), ("model", None),
-    ("n", 0), ("n", 2), ("n", 10_000), ("n", 10**9), ("n", "1"), ("best_of", 3), ("logit_bias", {"5": 1}),
-    ("presence_penalty", 0.5), ("frequency_penalty", -1), ("repetition_penalty", 1.2), ("wholly_unknown", 1),
-    ("stream_options", {"include_usage": True}), ("stream_options", {"unknown": 1}), ("logprobs", 10**6),
+    ("temperature", "hot"),
+    ("temperature", -0.1),
+    ("temperature", 2.5),
+    ("temperature", True),
+    ("top_p", 0),
+    ("top_p", 1.1),
+    ("top_p", "1"),
+    ("top_k", -2),
+    ("top_k", 1.5),
+    ("min_p", -0.1),
+    ("min_p", 1.5),
+    ("seed", 1.5),
+    ("seed", 2**70),
+    ("max_tokens", 0),
+    ("max_tokens", -1),
+    ("max_tokens", 1.5),
+    ("max_tokens", "4"),
+    ("min_tokens", -1),
+    ("stop", ""),
+    ("stop", [""]),
+    ("stop", [1]),
+    ("stop", ["x"] * 100),
+    ("stop", ["x"] * 500_000),
+    ("stop", {"a": 1}),
+    ("stop_token_ids", [49152]),
+    ("stop_token_ids", [-1]),
+    ("stop_token_ids", [2**40]),
+    ("stop_token_ids", ["2"]),
+    ("stop_token_ids", [1] * 1000),
+    ("ignore_eos", "yes"),
+    ("stream", "true"),
+    ("cache_salt", 5),
+    ("model", None),
+    ("n", 0),
+    ("n", 2),
+    ("n", 10_000),
+    ("n", 10**9),
+    ("n", "1"),
+    ("best_of", 3),
+    ("logit_bias", {"5": 1}),
+    ("presence_penalty", 0.5),
+    ("frequency_penalty", -1),
+    ("repetition_penalty", 1.2),
+    ("wholly_unknown", 1),
+    ("stream_options", {"include_usage": True}),
+    ("stream_options", {"unknown": 1}),
+    ("logprobs", 10**6),
 ]
 
 
@@ -88,10 +140,22 @@ class TestFields:
         assert field in message
         assert time.monotonic() - started < 2
 
-    @pytest.mark.parametrize(("field", "value"), [
-        ("n", 1), ("presence_penalty", 0), ("frequency_penalty", 0.0), ("logprobs", None), ("user", "me"),
-        ("logit_bias", {}), ("top_k", -1), ("top_k", 0), ("top_k", 10**6), ("seed", -5), ("metadata", {"a": "b"}),
-    ])
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("n", 1),
+            ("presence_penalty", 0),
+            ("frequency_penalty", 0.0),
+            ("logprobs", None),
+            ("user", "me"),
+            ("logit_bias", {}),
+            ("top_k", -1),
+            ("top_k", 0),
+            ("top_k", 10**6),
+            ("seed", -5),
+            ("metadata", {"a": "b"}),
+        ],
+    )
     def test_a_value_that_changes_nothing_is_accepted(self, http, field, value):
         assert http.post(CHAT, json=HELLO | {field: value}).status_code == 200
 
@@ -101,13 +165,24 @@ class TestFields:
 
 
 class TestMessages:
-    @pytest.mark.parametrize("messages", [
-        [], "hello", [[]], [{"content": "hi"}], [{"role": "wizard", "content": "hi"}], [{"role": "user"}],
-        [{"role": "user", "content": None}], [{"role": "user", "content": 5}], [{"role": "user", "content": [5]}],
-        [{"role": "user", "content": [{"type": "video", "video": "x"}]}],
-        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}],
-        [{"role": "user", "content": "hi", "extra": 1}], [{"role": "assistant", "content": None}],
-    ])
+    @pytest.mark.parametrize(
+        "messages",
+        [
+            [],
+            "hello",
+            [[]],
+            [{"content": "hi"}],
+            [{"role": "wizard", "content": "hi"}],
+            [{"role": "user"}],
+            [{"role": "user", "content": None}],
+            [{"role": "user", "content": 5}],
+            [{"role": "user", "content": [5]}],
+            [{"role": "user", "content": [{"type": "video", "video": "x"}]}],
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}],
+            [{"role": "user", "content": "hi", "extra": 1}],
+            [{"role": "assistant", "content": None}],
+        ],
+    )
     def test_a_wrong_message_is_refused(self, http, messages):
         response = http.post(CHAT, json=HELLO | {"messages": messages})
         assert refused(response)
@@ -120,16 +195,38 @@ class TestMessages:
 
     def test_text_parts_mean_the_same_as_their_text(self, http):
         parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
-        plain, split = (http.post(CHAT, json=HELLO | {"messages": [{"role": "user", "content": content}]}).json()
-                        for content in ("hello", parts))
+        plain, split = (
+            http.post(CHAT, json=HELLO | {"messages": [{"role": "user", "content": content}]}).json()
+            for content in ("hello", parts)
+        )
         assert plain["usage"]["prompt_tokens"] == split["usage"]["prompt_tokens"]
 
 
 class TestPrompts:
-    @pytest.mark.parametrize("prompt", [
-        [-1], [[-1]], [49152], [2**63], [2**100], [1.5], [True], [[1], []], [1, "a"], ["a", 1], [], [[]], "", [""],
-        ["ok", ""], None, {}, 5, ["x"] * 100_000,
-    ])
+    @pytest.mark.parametrize(
+        "prompt",
+        [
+            [-1],
+            [[-1]],
+            [49152],
+            [2**63],
+            [2**100],
+            [1.5],
+            [True],
+            [[1], []],
+            [1, "a"],
+            ["a", 1],
+            [],
+            [[]],
+            "",
+            [""],
+            ["ok", ""],
+            None,
+            {},
+            5,
+            ["x"] * 100_000,
+        ],
+    )
     def test_a_wrong_prompt_is_refused_while_others_stream(self, http, parrot, prompt):
         body = {"model": "test", "prompt": "an undisturbed stream", "max_tokens": 100, "temperature": 0}
         results = []
@@ -146,7 +243,9 @@ class TestPrompts:
 
 class TestContextLength:
     @pytest.mark.parametrize("stream", [False, True])
-    @pytest.mark.parametrize(("prompt", "asked"), [(500, 13), (512, None), (512, 1), (513, 1), (10_000, 1), (10_000, None)])
+    @pytest.mark.parametrize(
+        ("prompt", "asked"), [(500, 13), (512, None), (512, 1), (513, 1), (10_000, 1), (10_000, None)]
+    )
     def test_what_cannot_fit_is_refused_with_the_three_numbers(self, http, prompt, asked, stream):
         body = {"model": "test", "prompt": [5] * prompt, "max_tokens": asked, "stream": stream}
         response = http.post(COMPLETIONS, json=body)
@@ -186,7 +285,11 @@ def test_hostile_requests_do_not_slow_small_ones(http, parrot):
     thread = threading.Thread(target=small_requests)
     thread.start()
     try:
-        for body in (HELLO | {"stop": ["s"] * 500_000}, HELLO | {"tools": [{}] * 5000}, HELLO | {"bad_words": ["x"] * 9}):
+        for body in (
+            HELLO | {"stop": ["s"] * 500_000},
+            HELLO | {"tools": [{}] * 5000},
+            HELLO | {"bad_words": ["x"] * 9},
+        ):
             refused(http.post(CHAT, json=body))
         refused(http.post(COMPLETIONS, json={"model": "test", "prompt": ["x"] * 100_000}))
     finally:

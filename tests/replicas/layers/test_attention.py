@@ -29,8 +29,10 @@ def paged_step(lengths: list[tuple[int, int]], kv_heads: int, group: int) -> tup
     generator = torch.Generator().manual_seed(0)
     blocks = [-(-(cached + new) // BLOCK_SIZE) for cached, new in lengths]
     order = iter(torch.randperm(sum(blocks) + 2, generator=generator).tolist())
-    sequences = [PagedSequence([next(order) for _ in range(count)], 0, cached)
-                 for count, (cached, _) in zip(blocks, lengths, strict=True)]
+    sequences = [
+        PagedSequence([next(order) for _ in range(count)], 0, cached)
+        for count, (cached, _) in zip(blocks, lengths, strict=True)
+    ]
     tables = [torch.tensor(sequence.block_ids) for sequence in sequences]
     batch = forward_batch(sequences, [[0] * new for _, new in lengths], BLOCK_SIZE)
     shape = (sum(blocks) + 2, BLOCK_SIZE, kv_heads, HEAD_DIM)

@@ -29,8 +29,15 @@ from tests.support.paged import chunked_logits
 CPU = torch.device("cpu")
 TOKENS = torch.randint(3, VOCAB_SIZE, (40,), generator=torch.Generator().manual_seed(0)).tolist()
 # Rows of whole quantization blocks: 32 for the simple kinds, 256 for the K-quants.
-BLOCKY = LlamaConfig(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-                     num_key_value_heads=2, max_position_embeddings=128)
+BLOCKY = LlamaConfig(
+    vocab_size=131,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+)
 
 
 def logprobs(path: Path, token_ids: list[int] = TOKENS) -> torch.Tensor:
@@ -73,8 +80,14 @@ def test_k_quants_are_dequantized_row_by_row(kind: str, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     blocks = random.integers(0, 256, (3000, block_bytes), dtype=np.uint8)
     blocks[:, [1, 3, -1, -3]] &= 0x3B
-    config = LlamaConfig(vocab_size=3000, hidden_size=256, intermediate_size=256, num_hidden_layers=1,
-                         num_attention_heads=4, tie_word_embeddings=True)
+    config = LlamaConfig(
+        vocab_size=3000,
+        hidden_size=256,
+        intermediate_size=256,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        tie_word_embeddings=True,
+    )
     path = write_gguf(tmp_path / "model.gguf", tiny_model(config), tensors={"token_embd.weight": None})
     _append_tensor(path, tmp_path / "k.gguf", "token_embd.weight", blocks, quantization)
     embedding = load_model(open_checkpoint(tmp_path / "k.gguf"), Mesh(), torch.float32, CPU).embedding.weight
@@ -83,9 +96,7 @@ def test_k_quants_are_dequantized_row_by_row(kind: str, tmp_path: Path) -> None:
     assert torch.equal(embedding, expected)
 
 
-def _append_tensor(
-    source: Path, target: Path, name: str, array: np.ndarray, kind: GGMLQuantizationType
-) -> None:
+def _append_tensor(source: Path, target: Path, name: str, array: np.ndarray, kind: GGMLQuantizationType) -> None:
     """Copy a GGUF file, with one tensor more, already quantized."""
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, "llama")
@@ -102,8 +113,10 @@ def _append_tensor(
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
-@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight",
-                                  "model.embed_tokens.weight"])
+@pytest.mark.parametrize(
+    "name",
+    ["model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"],
+)
 @pytest.mark.parametrize("shard", [Shard(0, 16, 48), Shard(1, 32, 64), Shard(1, 3, 30)])
 def test_ranks_read_slices(kind: str, name: str, shard: Shard, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_gguf(tmp_path / "model.gguf", tiny_model(BLOCKY), kind))
@@ -116,8 +129,13 @@ def test_ranks_read_slices(kind: str, name: str, shard: Shard, tmp_path: Path) -
     assert torch.equal(target, expected)
 
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 64}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 LONG = torch.randint(3, VOCAB_SIZE, (300,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
@@ -161,35 +179,44 @@ def test_end_of_turn_is_an_end_too(tmp_path: Path) -> None:
 
 FAULTS: dict[str, tuple[dict[str, object], dict[str, np.ndarray | None], str]] = {
     "unknown architecture": (
-        {"general.architecture": "mamba"}, {}, r"architecture mamba is not supported; known ones are llama, qwen2"
+        {"general.architecture": "mamba"},
+        {},
+        r"architecture mamba is not supported; known ones are llama, qwen2",
     ),
     "missing tensor": ({}, {"blk.1.ffn_up.weight": None}, r"tensor blk\.1\.ffn_up\.weight is missing"),
     "missing norm": ({}, {"output_norm.weight": None}, r"tensor output_norm\.weight is missing"),
     "missing embedding": ({}, {"token_embd.weight": None}, r"tensor token_embd\.weight is missing"),
     "surplus tensor": ({}, {"blk.0.ssm_a": np.ones(4)}, r"tensor blk\.0\.ssm_a has no place in LlamaForCausalLM"),
-    "surplus layer": (
-        {}, {"blk.2.ffn_up.weight": np.ones((96, 64))}, r"tensor blk\.2\.ffn_up\.weight has no place"
-    ),
+    "surplus layer": ({}, {"blk.2.ffn_up.weight": np.ones((96, 64))}, r"tensor blk\.2\.ffn_up\.weight has no place"),
     "half of the biases": ({}, {"blk.0.attn_q.bias": np.ones(64)}, r"tensor blk\.0\.attn_k\.bias is missing"),
     "wrong shape": (
-        {}, {"blk.0.ffn_up.weight": np.ones((96, 32))},
+        {},
+        {"blk.0.ffn_up.weight": np.ones((96, 32))},
         r"tensor blk\.0\.ffn_up\.weight has shape \(96, 32\), but the configuration needs \(96, 64\)",
     ),
     "vocabulary that disagrees": (
-        {".vocab_size": 130}, {}, r"tensor token_embd\.weight has shape \(131, 64\), but .* needs \(130, 64\)"
+        {".vocab_size": 130},
+        {},
+        r"tensor token_embd\.weight has shape \(131, 64\), but .* needs \(130, 64\)",
     ),
     "missing key": ({".block_count": None}, {}, r"llama\.block_count is missing"),
     "key of the wrong type": ({".block_count": "two"}, {}, r"llama\.block_count is 'two', but must be an integer"),
     "absurdly many layers": ({".block_count": 2**31}, {}, "block_count is 2147483648, but must be at most 4096"),
     "heads that differ between layers": (
-        {".attention.head_count_kv": [2, 1]}, {}, r"llama\.attention\.head_count_kv is \[2, 1\]"
+        {".attention.head_count_kv": [2, 1]},
+        {},
+        r"llama\.attention\.head_count_kv is \[2, 1\]",
     ),
     "partly rotated heads": ({".rope.dimension_count": 8}, {}, r"rope\.dimension_count is 8, but only whole heads"),
     "unknown rope scaling": (
-        {".rope.scaling.type": "longrope"}, {}, r"rope\.scaling\.type is 'longrope', but must be one of none, linear"
+        {".rope.scaling.type": "longrope"},
+        {},
+        r"rope\.scaling\.type is 'longrope', but must be one of none, linear",
     ),
     "unknown part of a known rope scaling": (
-        {".rope.scaling.type": "yarn", ".rope.scaling.yarn_log_multiplier": 0.1}, {}, "yarn_log_multiplier is 0.1"
+        {".rope.scaling.type": "yarn", ".rope.scaling.yarn_log_multiplier": 0.1},
+        {},
+        "yarn_log_multiplier is 0.1",
     ),
     "split file": ({"split.count": 3}, {}, r"one of 3 parts of a split model"),
 }
@@ -209,9 +236,11 @@ def test_a_quantization_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     name = b"blk.0.ffn_up.weight"
     data = bytearray(path.read_bytes())
     kind_at = data.index(name) + len(name) + 4 + 2 * 8
-    for kind, message in ((GGMLQuantizationType.IQ4_NL, "stored as IQ4_NL, which is not supported"),
-                          (999, "unknown quantization type 999"),
-                          (GGMLQuantizationType.Q4_K, "can't be Q4_K, whose blocks hold 256")):
+    for kind, message in (
+        (GGMLQuantizationType.IQ4_NL, "stored as IQ4_NL, which is not supported"),
+        (999, "unknown quantization type 999"),
+        (GGMLQuantizationType.Q4_K, "can't be Q4_K, whose blocks hold 256"),
+    ):
         data[kind_at : kind_at + 4] = struct.pack("<I", kind)
         path.write_bytes(data)
         with pytest.raises(CheckpointError, match=rf"tensor blk\.0\.ffn_up\.weight .*{message}"):
@@ -268,4 +297,3 @@ def test_a_damaged_header_is_refused_or_harmless(original: Path, data: st.DataOb
     path.write_bytes(damaged)
     with contextlib.suppress(CheckpointError):
         open_checkpoint(path)
-

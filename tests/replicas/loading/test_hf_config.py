@@ -16,9 +16,21 @@ from tests.support.checkpoints import MAX_POSITIONS, TINY_CONFIGS, scaled, write
 
 ESSENTIAL = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 OPTIONAL = (
-    "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "rope_parameters",
-    "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "max_window_layers",
-    "layer_types", "bos_token_id", "eos_token_id", "hidden_act",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_parameters",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "bos_token_id",
+    "eos_token_id",
+    "hidden_act",
 )
 
 

@@ -93,8 +93,14 @@ class TestSlidingWindow:
         sizes = {key: self.SIZES[key] for key in keys}
         if request.param == "all layers":
             return MistralConfig(**sizes, num_hidden_layers=1, num_key_value_heads=2, sliding_window=self.WINDOW)
-        return Qwen2Config(**sizes, num_hidden_layers=2, num_key_value_heads=2, use_sliding_window=True,
-                           sliding_window=self.WINDOW, max_window_layers=1)
+        return Qwen2Config(
+            **sizes,
+            num_hidden_layers=2,
+            num_key_value_heads=2,
+            use_sliding_window=True,
+            sliding_window=self.WINDOW,
+            max_window_layers=1,
+        )
 
     @pytest.mark.parametrize("distance", [WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1])
     @pytest.mark.parametrize("chunk", [1, 3, 30], ids=["decode", "chunks below the window", "whole"])

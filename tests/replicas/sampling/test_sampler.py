@@ -40,10 +40,19 @@ def expected_distribution(logits_RV, params):
     return warpers(None, logits_RV.clone()).softmax(dim=-1)
 
 
-@pytest.mark.parametrize("params", [
-    {}, {"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.7}, {"min_p": 0.1},
-    {"temperature": 1.5, "top_k": 6, "top_p": 0.9, "min_p": 0.02},
-], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 2.0},
+        {"top_k": 3},
+        {"top_p": 0.7},
+        {"min_p": 0.1},
+        {"temperature": 1.5, "top_k": 6, "top_p": 0.9, "min_p": 0.02},
+    ],
+    ids=str,
+)
 def test_draws_follow_the_distribution(params):
     """Chi-square over 20,000 positions of one seed: the 99.99 % quantile bounds the statistic."""
     row_V = logits(3)
@@ -77,10 +86,19 @@ class TestOneRowAlone:
     def test_a_row_is_sampled_alike_in_any_batch(self, data):
         size = data.draw(st.integers(1, 8))
         logits_RV = logits(data.draw(st.integers(0, 999)), size, 64)
-        rows = [SampleRow(SamplingParams(
-            temperature=data.draw(st.sampled_from([0.0, 0.3, 1.0])), top_k=data.draw(st.sampled_from([0, 1, 5])),
-            top_p=data.draw(st.sampled_from([1.0, 0.8])), min_p=data.draw(st.sampled_from([0.0, 0.1])),
-            seed=data.draw(st.integers(0, 2**63 - 1))), data.draw(st.integers(0, 4000))) for _ in range(size)]
+        rows = [
+            SampleRow(
+                SamplingParams(
+                    temperature=data.draw(st.sampled_from([0.0, 0.3, 1.0])),
+                    top_k=data.draw(st.sampled_from([0, 1, 5])),
+                    top_p=data.draw(st.sampled_from([1.0, 0.8])),
+                    min_p=data.draw(st.sampled_from([0.0, 0.1])),
+                    seed=data.draw(st.integers(0, 2**63 - 1)),
+                ),
+                data.draw(st.integers(0, 4000)),
+            )
+            for _ in range(size)
+        ]
         together = sample(logits_RV.clone(), rows).tolist()
         alone = [sample(logits_RV[index : index + 1].clone(), [row]).item() for index, row in enumerate(rows)]
         assert together == alone
@@ -88,8 +106,10 @@ class TestOneRowAlone:
     def test_seed_position_and_choice_each_change_the_draw(self):
         def draws(**change):
             params = SamplingParams(seed=change.get("seed", 1))
-            rows = [SampleRow(params, position + change.get("shift", 0), choice=change.get("choice", 0))
-                    for position in range(64)]
+            rows = [
+                SampleRow(params, position + change.get("shift", 0), choice=change.get("choice", 0))
+                for position in range(64)
+            ]
             return sample(torch.zeros(64, 1000), rows).tolist()
 
         base = draws()
@@ -99,10 +119,17 @@ class TestOneRowAlone:
             assert sum(a == b for a, b in zip(base, other, strict=True)) < 3
 
 
-@pytest.mark.parametrize("params", [
-    {"temperature": 0.0}, {"temperature": 1.0, "top_k": 1}, {"temperature": 1.0, "top_p": 1e-9},
-    {"temperature": 1e-6}, {"temperature": 1.0, "min_p": 1.0},
-], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0.0},
+        {"temperature": 1.0, "top_k": 1},
+        {"temperature": 1.0, "top_p": 1e-9},
+        {"temperature": 1e-6},
+        {"temperature": 1.0, "min_p": 1.0},
+    ],
+    ids=str,
+)
 def test_every_way_to_ask_for_the_likeliest_gives_it(params):
     logits_RV = logits(5, 50, 500)
     expected = logits_RV.argmax(dim=-1).tolist()
@@ -133,13 +160,29 @@ class TestNoise:
         states = [(1234567 + index * golden) % 2**64 for index in range(3)]
         signed = torch.tensor([state - 2**64 if state >= 2**63 else state for state in states])
         assert [value % 2**64 for value in mix(signed).tolist()] == [
-            6457827717110365317, 3203168211198807973, 9817491932198370423]
+            6457827717110365317,
+            3203168211198807973,
+            9817491932198370423,
+        ]
 
 
-@pytest.mark.parametrize(("field", "value"), [
-    ("temperature", -0.1), ("temperature", float("nan")), ("temperature", 2.1), ("top_k", -1), ("top_p", 0.0),
-    ("top_p", 1.1), ("min_p", -0.1), ("min_p", 1.1), ("seed", -1), ("seed", 2**63), ("max_tokens", 0), ("min_tokens", 17),
-])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", 2.1),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("min_p", -0.1),
+        ("min_p", 1.1),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("max_tokens", 0),
+        ("min_tokens", 17),
+    ],
+)
 def test_wrong_parameters_are_refused_by_name(field, value):
     with pytest.raises(ValueError, match=field):
         SamplingParams(**{field: value})

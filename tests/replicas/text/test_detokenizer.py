@@ -70,25 +70,36 @@ class TestAgainstTheTokenizerLibrary:
 
     @given(ids=st.lists(st.integers(0, VOCAB_SIZE)), cuts=st.lists(st.integers(0, 1000)), skip=st.booleans())
     def test_decodes_any_byte_level_tokens_alike(
-            self, byte_level: Tokenizer, byte_level_oracle: tokenizers.Tokenizer, ids: list[int], cuts: list[int],
-            skip: bool) -> None:
+        self,
+        byte_level: Tokenizer,
+        byte_level_oracle: tokenizers.Tokenizer,
+        ids: list[int],
+        cuts: list[int],
+        skip: bool,
+    ) -> None:
         detokenizer = Detokenizer(byte_level, skip_special=skip)
         pieces = [detokenizer.push(part) for part in cut(ids, cuts)]
         assert "".join(pieces) + detokenizer.finish() == byte_level_oracle.decode(ids, skip_special_tokens=skip)
 
-    @given(ids=st.lists(st.integers(259, 458) | st.integers(0, 2)), cuts=st.lists(st.integers(0, 1000)),
-           skip=st.booleans())
+    @given(
+        ids=st.lists(st.integers(259, 458) | st.integers(0, 2)), cuts=st.lists(st.integers(0, 1000)), skip=st.booleans()
+    )
     def test_decodes_any_sentencepiece_words_alike(
-            self, sentencepiece: Tokenizer, sentencepiece_oracle: tokenizers.Tokenizer, ids: list[int],
-            cuts: list[int], skip: bool) -> None:
+        self,
+        sentencepiece: Tokenizer,
+        sentencepiece_oracle: tokenizers.Tokenizer,
+        ids: list[int],
+        cuts: list[int],
+        skip: bool,
+    ) -> None:
         detokenizer = Detokenizer(sentencepiece, skip_special=skip)
         pieces = [detokenizer.push(part) for part in cut(ids, cuts)]
         assert "".join(pieces) + detokenizer.finish() == sentencepiece_oracle.decode(ids, skip_special_tokens=skip)
 
     @given(text=st.text(), cuts=st.lists(st.integers(0, 1000)))
     def test_decodes_byte_tokens_of_whole_characters_alike(
-            self, sentencepiece: Tokenizer, sentencepiece_oracle: tokenizers.Tokenizer, text: str,
-            cuts: list[int]) -> None:
+        self, sentencepiece: Tokenizer, sentencepiece_oracle: tokenizers.Tokenizer, text: str, cuts: list[int]
+    ) -> None:
         ids = [byte + 3 for byte in text.encode()]
         detokenizer = Detokenizer(sentencepiece)
         pieces = [detokenizer.push(part) for part in cut(ids, cuts)]

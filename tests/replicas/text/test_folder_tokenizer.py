@@ -39,8 +39,10 @@ def oracle(folder: Path) -> PreTrainedTokenizerFast:
 def test_gives_the_ids_of_transformers(folder: Path, oracle: PreTrainedTokenizerFast) -> None:
     tokenizer = Tokenizer.open(folder)
     for text in TEXTS:
-        assert tokenizer.encode(text, add_bos=False, parse_special=True) == oracle(
-            text, add_special_tokens=False).input_ids
+        assert (
+            tokenizer.encode(text, add_bos=False, parse_special=True)
+            == oracle(text, add_special_tokens=False).input_ids
+        )
         assert tokenizer.encode(text, add_bos=tokenizer.add_bos, parse_special=False) == oracle(text).input_ids
 
 
@@ -50,8 +52,10 @@ def test_parses_special_tokens_as_transformers_does(folder: Path, oracle: PreTra
     for before, after in pairwise(TEXTS):
         for special in specials:
             text = before + special + after + special + special
-            assert tokenizer.encode(text, add_bos=False, parse_special=True) == oracle(
-                text, add_special_tokens=False).input_ids
+            assert (
+                tokenizer.encode(text, add_bos=False, parse_special=True)
+                == oracle(text, add_special_tokens=False).input_ids
+            )
 
 
 def test_joins_token_bytes_to_what_transformers_decodes(folder: Path, oracle: PreTrainedTokenizerFast) -> None:
@@ -73,14 +77,18 @@ def test_reads_the_names_of_special_tokens(folder: Path, oracle: PreTrainedToken
     assert tokenizer.add_bos == (oracle("").input_ids == [oracle.bos_token_id])
 
 
-@pytest.mark.parametrize(("files", "expected"), [
-    ({}, (2,)),
-    ({"generation_config.json": {"eos_token_id": 0}}, (0, 2)),
-    ({"generation_config.json": {"eos_token_id": [1, 2]}, "config.json": {"eos_token_id": 7}}, (1, 2)),
-    ({"generation_config.json": {}, "config.json": {"eos_token_id": 1}}, (1, 2)),
-])
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, (2,)),
+        ({"generation_config.json": {"eos_token_id": 0}}, (0, 2)),
+        ({"generation_config.json": {"eos_token_id": [1, 2]}, "config.json": {"eos_token_id": 7}}, (1, 2)),
+        ({"generation_config.json": {}, "config.json": {"eos_token_id": 1}}, (1, 2)),
+    ],
+)
 def test_ends_on_every_end_token_that_a_file_names(
-        tmp_path: Path, files: dict[str, dict[str, Any]], expected: tuple[int, ...]) -> None:
+    tmp_path: Path, files: dict[str, dict[str, Any]], expected: tuple[int, ...]
+) -> None:
     folder = write_byte_level(tmp_path)
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
@@ -122,9 +130,13 @@ def test_does_not_truncate_or_pad_even_if_the_file_says_so(tmp_path: Path) -> No
 def test_gives_a_special_token_the_white_space_that_its_flags_claim(tmp_path: Path) -> None:
     folder = write_byte_level(tmp_path)
     backend = Backend.from_file(str(folder / "tokenizer.json"))
-    backend.add_special_tokens([
-        AddedToken("<|left|>", lstrip=True, normalized=False), AddedToken("<|right|>", rstrip=True, normalized=False),
-        AddedToken("<|word|>", single_word=True, normalized=False)])
+    backend.add_special_tokens(
+        [
+            AddedToken("<|left|>", lstrip=True, normalized=False),
+            AddedToken("<|right|>", rstrip=True, normalized=False),
+            AddedToken("<|word|>", single_word=True, normalized=False),
+        ]
+    )
     backend.save(str(folder / "tokenizer.json"))
     tokenizer = Tokenizer.open(folder)
     for special in ("<|left|>", "<|right|>", "<|word|>"):
@@ -132,13 +144,16 @@ def test_gives_a_special_token_the_white_space_that_its_flags_claim(tmp_path: Pa
             assert tokenizer.encode(text, add_bos=False, parse_special=True) == backend.encode(text).ids
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("tokenizer.json", None, "has no tokenizer.json"),
-    ("tokenizer.json", "version https://git-lfs.github.com/spec/v1", "tokenizer.json cannot be read"),
-    ("tokenizer.json", '{"version": "1.0"}', "tokenizer.json cannot be read"),
-    ("tokenizer_config.json", '{"bos_token": ', "tokenizer_config.json is not valid JSON"),
-    ("generation_config.json", "[]", "generation_config.json holds a list, but must hold an object"),
-])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", None, "has no tokenizer.json"),
+        ("tokenizer.json", "version https://git-lfs.github.com/spec/v1", "tokenizer.json cannot be read"),
+        ("tokenizer.json", '{"version": "1.0"}', "tokenizer.json cannot be read"),
+        ("tokenizer_config.json", '{"bos_token": ', "tokenizer_config.json is not valid JSON"),
+        ("generation_config.json", "[]", "generation_config.json holds a list, but must hold an object"),
+    ],
+)
 def test_names_the_file_that_is_wrong(tmp_path: Path, name: str, content: str | None, message: str) -> None:
     folder = write_byte_level(tmp_path)
     (folder / name).unlink(missing_ok=True)

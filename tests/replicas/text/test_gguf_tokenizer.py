@@ -36,13 +36,16 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 class TestSmolLM2:
-    @pytest.mark.parametrize(("text", "ids"), [
-        ("Hello, we can use", [19556, 28, 392, 416, 722]),
-        ("The capital of France is", [504, 3575, 282, 4649, 314]),
-        ("Hello world! 123", [19556, 905, 17, 216, 33, 34, 35]),
-        ("Café déjà vu.", [51, 1939, 2756, 32564, 90, 16739, 386, 101, 30]),
-        ("  multiple   spaces", [216, 2701, 256, 5600]),
-    ])
+    @pytest.mark.parametrize(
+        ("text", "ids"),
+        [
+            ("Hello, we can use", [19556, 28, 392, 416, 722]),
+            ("The capital of France is", [504, 3575, 282, 4649, 314]),
+            ("Hello world! 123", [19556, 905, 17, 216, 33, 34, 35]),
+            ("Café déjà vu.", [51, 1939, 2756, 32564, 90, 16739, 386, 101, 30]),
+            ("  multiple   spaces", [216, 2701, 256, 5600]),
+        ],
+    )
     def test_gives_the_ids_of_the_published_tokenizer(self, smollm2: Tokenizer, text: str, ids: list[int]) -> None:
         assert encode(smollm2, text) == ids
 
@@ -55,7 +58,8 @@ class TestSmolLM2:
         assert [encode(smollm2, text) for text in without_digits] == [oracle(text).input_ids for text in without_digits]
 
         oracle.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
         assert [encode(smollm2, text) for text in TEXTS] == [oracle(text).input_ids for text in TEXTS]
 
     def test_takes_flags_and_template_from_the_metadata(self, smollm2: Tokenizer) -> None:
@@ -70,9 +74,16 @@ class TestSmolLM2:
 
 
 class TestByteLevel:
-    @pytest.mark.parametrize(("name", "family"), [
-        ("llama-bpe", "llama3"), ("llama3", "llama3"), ("llama-v3", "llama3"), ("qwen2", "qwen2"),
-        ("tekken", "tekken")])
+    @pytest.mark.parametrize(
+        ("name", "family"),
+        [
+            ("llama-bpe", "llama3"),
+            ("llama3", "llama3"),
+            ("llama-v3", "llama3"),
+            ("qwen2", "qwen2"),
+            ("tekken", "tekken"),
+        ],
+    )
     def test_cuts_text_as_transformers_does(self, name: str, family: str) -> None:
         oracle = pre_tokenizers.Split(tokenizers.Regex(GGUF_PRE_TOKENIZER_SPLITS[family]), behavior="isolated")
         cut = byte_level_pipeline(name).pre_tokenizer
@@ -99,30 +110,37 @@ class TestByteLevel:
         with pytest.raises(ValueError, match=rf"m\.gguf: tokenizer\.ggml\.pre is '{pre}'.*smollm"):
             Tokenizer.open(path)
 
-    @pytest.mark.parametrize(("metadata", "message"), [
-        ({"model": "rwkv"}, "tokenizer.ggml.model is 'rwkv', but must be 'gpt2' or 'llama'"),
-        ({"model": None}, "tokenizer.ggml.model is missing"),
-        ({"tokens": None}, "tokenizer.ggml.tokens is missing"),
-        ({"tokens": ["a", "b", "a"]}, "tokenizer.ggml.tokens holds 'a' twice"),
-        ({"tokens": 7}, "tokenizer.ggml.tokens is of type int, but must be list"),
-        ({"token_type": [1]}, "tokenizer.ggml.token_type has 1 entries for"),
-        ({"pre": None}, "tokenizer.ggml.pre is missing"),
-        ({"merges": None}, "tokenizer.ggml.merges is missing"),
-        ({"merges": ["ab"]}, "holds 'ab', which is not a pair"),
-        ({"merges": ["nothere neither"]}, "tokens and merges do not fit together"),
-        ({"eos_token_id": 500}, "tokenizer.ggml.eos_token_id is 500, but the vocabulary has 500 tokens"),
-    ])
+    @pytest.mark.parametrize(
+        ("metadata", "message"),
+        [
+            ({"model": "rwkv"}, "tokenizer.ggml.model is 'rwkv', but must be 'gpt2' or 'llama'"),
+            ({"model": None}, "tokenizer.ggml.model is missing"),
+            ({"tokens": None}, "tokenizer.ggml.tokens is missing"),
+            ({"tokens": ["a", "b", "a"]}, "tokenizer.ggml.tokens holds 'a' twice"),
+            ({"tokens": 7}, "tokenizer.ggml.tokens is of type int, but must be list"),
+            ({"token_type": [1]}, "tokenizer.ggml.token_type has 1 entries for"),
+            ({"pre": None}, "tokenizer.ggml.pre is missing"),
+            ({"merges": None}, "tokenizer.ggml.merges is missing"),
+            ({"merges": ["ab"]}, "holds 'ab', which is not a pair"),
+            ({"merges": ["nothere neither"]}, "tokens and merges do not fit together"),
+            ({"eos_token_id": 500}, "tokenizer.ggml.eos_token_id is 500, but the vocabulary has 500 tokens"),
+        ],
+    )
     def test_names_what_is_wrong_with_the_metadata(
-            self, tmp_path: Path, metadata: dict[str, Any], message: str) -> None:
+        self, tmp_path: Path, metadata: dict[str, Any], message: str
+    ) -> None:
         path = write_byte_level_gguf(tmp_path / "m.gguf", **{"pre": "gpt-2", **metadata})
         with pytest.raises(ValueError, match=r"m\.gguf") as refusal:
             Tokenizer.open(path)
         assert message in str(refusal.value)
 
-    @pytest.mark.parametrize(("stated", "pre", "expected"), [
-        (True, "gpt-2", True), (False, "llama-bpe", False), (None, "gpt-2", False), (None, "llama-bpe", True)])
+    @pytest.mark.parametrize(
+        ("stated", "pre", "expected"),
+        [(True, "gpt-2", True), (False, "llama-bpe", False), (None, "gpt-2", False), (None, "llama-bpe", True)],
+    )
     def test_begins_prompts_with_bos_as_the_file_says(
-            self, tmp_path: Path, stated: bool | None, pre: str, expected: bool) -> None:
+        self, tmp_path: Path, stated: bool | None, pre: str, expected: bool
+    ) -> None:
         path = write_byte_level_gguf(tmp_path / "m.gguf", pre=pre, add_bos_token=stated)
         assert Tokenizer.open(path).add_bos is expected
 
@@ -146,8 +164,10 @@ class TestSentencePiece:
     def both(self, tmp_path: Path) -> tuple[Tokenizer, tokenizers.Tokenizer]:
         """The GGUF, and the same vocabulary as a tokenizer.json."""
         folder = write_sentencepiece(tmp_path / "folder")
-        return (Tokenizer.open(write_sentencepiece_gguf(tmp_path / "m.gguf")),
-                tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")))
+        return (
+            Tokenizer.open(write_sentencepiece_gguf(tmp_path / "m.gguf")),
+            tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
+        )
 
     def test_gives_the_ids_of_a_tokenizer_json(self, both: tuple[Tokenizer, tokenizers.Tokenizer]) -> None:
         tokenizer, oracle = both
@@ -171,20 +191,31 @@ class TestSentencePiece:
             scores = {"<unk>": 0.0, "▁": -50.0, "a": -50.0, "b": -50.0}
             scores |= {word: float(draw.randint(-8, -1)) for word in learned}
             path = write_sentencepiece_gguf(
-                tmp_path / "m.gguf", tokens=list(scores), scores=list(scores.values()),
-                token_type=[2] + [1] * (len(scores) - 1), bos_token_id=None, eos_token_id=None)
+                tmp_path / "m.gguf",
+                tokens=list(scores),
+                scores=list(scores.values()),
+                token_type=[2] + [1] * (len(scores) - 1),
+                bos_token_id=None,
+                eos_token_id=None,
+            )
             tokenizer = Tokenizer.open(path)
-            oracle = tokenizers.Tokenizer(BPE({token: index for index, token in enumerate(scores)},
-                                              sentencepiece_merges(scores), unk_token="<unk>"))
+            oracle = tokenizers.Tokenizer(
+                BPE(
+                    {token: index for index, token in enumerate(scores)},
+                    sentencepiece_merges(scores),
+                    unk_token="<unk>",
+                )
+            )
             texts = ["".join(draw.choices("ab", k=draw.randint(2, 30))) for _ in range(20)]
             assert [encode(tokenizer, text) for text in texts] == [oracle.encode("▁" + text).ids for text in texts]
 
-    def test_puts_the_prefix_space_after_special_tokens_too(
-            self, both: tuple[Tokenizer, tokenizers.Tokenizer]) -> None:
+    def test_puts_the_prefix_space_after_special_tokens_too(self, both: tuple[Tokenizer, tokenizers.Tokenizer]) -> None:
         tokenizer, oracle = both
         text = "<s>hello</s><s> world"
-        assert tokenizer.encode(text, add_bos=False, parse_special=True) == oracle.encode(
-            text, add_special_tokens=False).ids
+        assert (
+            tokenizer.encode(text, add_bos=False, parse_special=True)
+            == oracle.encode(text, add_special_tokens=False).ids
+        )
 
     def test_falls_back_to_bytes(self, both: tuple[Tokenizer, tokenizers.Tokenizer]) -> None:
         ids = encode(both[0], "龘")
@@ -202,13 +233,16 @@ class TestSentencePiece:
             Tokenizer.open(write_sentencepiece_gguf(tmp_path / "m.gguf", **wrong))
 
 
-@pytest.mark.parametrize("breaks", [
-    lambda content: b"",
-    lambda content: b"version https://git-lfs.github.com/spec/v1\n",
-    lambda content: content[: len(content) // 2],
-    lambda content: content[:8] + b"\xff" * 16,
-    lambda content: b"<html>" + content,
-])
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        lambda content: b"",
+        lambda content: b"version https://git-lfs.github.com/spec/v1\n",
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:8] + b"\xff" * 16,
+        lambda content: b"<html>" + content,
+    ],
+)
 def test_refuses_a_broken_file_by_name(tmp_path: Path, breaks: Callable[[bytes], bytes]) -> None:
     path = write_byte_level_gguf(tmp_path / "whole.gguf", pre="gpt-2")
     broken = tmp_path / "broken.gguf"

@@ -26,8 +26,16 @@ def test_a_token_outside_the_byte_alphabet_stands_for_its_spelling(token: str) -
     assert byte_level_bytes(token) == token.encode()
 
 
-@pytest.mark.parametrize(("token", "expected"), [
-    ("▁the", b" the"), ("▁▁", b"  "), ("é", b"\xc3\xa9"),
-    ("<0x0A>", b"\n"), ("<0xfF>", b"\xff"), ("<0x0A>▁", b"<0x0A> ")])
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        ("▁the", b" the"),
+        ("▁▁", b"  "),
+        ("é", b"\xc3\xa9"),
+        ("<0x0A>", b"\n"),
+        ("<0xfF>", b"\xff"),
+        ("<0x0A>▁", b"<0x0A> "),
+    ],
+)
 def test_sentencepiece_spelling_is_undone(token: str, expected: bytes) -> None:
     assert sentencepiece_bytes(token) == expected

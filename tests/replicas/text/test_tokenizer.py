@@ -29,8 +29,9 @@ TAGS = ("<think>", "</think>")
 
 @pytest.fixture(scope="module")
 def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return Tokenizer.open(write_byte_level(tmp_path_factory.mktemp("byte-level"), bos=True, tags=TAGS,
-                                           chat_template="{{ '<think>' }}"))
+    return Tokenizer.open(
+        write_byte_level(tmp_path_factory.mktemp("byte-level"), bos=True, tags=TAGS, chat_template="{{ '<think>' }}")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,10 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return opened
 
 
-fragments = st.lists(st.sampled_from([*CHATML_SPECIALS, *SENTENCEPIECE_SPECIALS, *TAGS, *TEXTS, "<", "|im", "_end|>",
-                                      "s>"]) | st.text(max_size=5)).map("".join)
+fragments = st.lists(
+    st.sampled_from([*CHATML_SPECIALS, *SENTENCEPIECE_SPECIALS, *TAGS, *TEXTS, "<", "|im", "_end|>", "s>"])
+    | st.text(max_size=5)
+).map("".join)
 
 
 class TestPlainText:
