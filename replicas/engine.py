@@ -6,6 +6,7 @@ Single-threaded and free of I/O: whoever owns the engine decides when to step an
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from replicas.kv.blocks import BlockPool
 from replicas.kv.prefix import root_key
 from replicas.messages import FinishReason, GenerateRequest, LoadReport, RequestSummary, StepOutput, TokenEvent
 from replicas.pace import Pace
+from replicas.plan import StepPlan
 from replicas.request import Sequence
 from replicas.scheduler import Scheduler
 
@@ -45,6 +47,8 @@ class Engine:
         self._pool = BlockPool(model.num_blocks)
         self._scheduler = Scheduler(config, self._pool)
         self._sequences: dict[str, Sequence] = {}
+        self._submitted: deque[tuple[StepPlan, float]] = deque()
+        self._last_collect = 0.0
         self._arrivals = 0
         self._reset_statistics()
 
@@ -83,16 +87,17 @@ class Engine:
         return sequence.summary()
 
     def step(self) -> StepOutput:
-        """Plan, compute and account for one step."""
-        started = self._clock()
-        plan = self._scheduler.plan(started, self._prefill_budget)
-        if not plan.work and not plan.released:
+        """Keep the executor busy, then collect its oldest step and account for it."""
+        self._submit_plans()
+        if not self._submitted:
             return StepOutput(kv_events=self._pool.drain_events())
-        self._executor.submit(plan)
+        plan, started = self._submitted.popleft()
         grown = self._scheduler.apply(self._executor.collect())
         if plan.work:
+            now = self._clock()
             self._steps += 1
-            self._pace.observe(self._clock() - started, plan.num_decodes, plan.num_prefill_tokens)
+            self._pace.observe(now - max(started, self._last_collect), plan.num_decodes, plan.num_prefill_tokens)
+            self._last_collect = now
         self._generated_tokens += len(grown)
         events, finished = [], []
         for sequence in grown:
@@ -106,11 +111,21 @@ class Engine:
             finished.append(sequence.summary())
         return StepOutput(tuple(events), tuple(finished), self._pool.drain_events())
 
+    def _submit_plans(self) -> None:
+        """Plan steps until as many are in flight as the executor takes, or nothing is left to plan."""
+        while len(self._submitted) < self._executor.depth:
+            now = self._clock()
+            plan = self._scheduler.plan(now, self._prefill_budget, self._executor.depth)
+            if plan is None:
+                return
+            self._executor.submit(plan)
+            self._submitted.append((plan, now))
+
     def load(self) -> LoadReport:
         """The engine's state between two steps."""
         scheduler, pace = self._scheduler, self._pace
         return LoadReport(
-            running=len(scheduler.running),
+            running=sum(sequence.finish_reason is None for sequence in scheduler.running),
             waiting=scheduler.num_waiting,
             waiting_prefill_tokens=sum(
                 s.num_pending for s in (*scheduler.waiting, *scheduler.running) if not s.is_decoding
@@ -139,7 +154,8 @@ class Engine:
         """Prove that pool, scheduler and engine agree (between two steps). Raises AssertionError."""
         self._scheduler.check_integrity()
         known = {id(sequence) for sequence in self._sequences.values()}
-        queued = {id(sequence) for sequence in (*self._scheduler.running, *self._scheduler.waiting)}
+        ours = (*self._scheduler.running, *self._scheduler.waiting)
+        queued = {id(sequence) for sequence in ours if sequence.finish_reason is None}
         assert known == queued, "a request is known but not queued, or queued but not known"
 
     def close(self) -> None:

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Executor(Protocol):
-    """Computes steps in the order of their plans."""
+    """Computes steps in the order of their plans. `depth` is how many it wants submitted before the first is
+    collected: the stages of a pipeline."""
+
+    depth: int
 
     def submit(self, plan: StepPlan) -> None:
         """Start a step."""
@@ -26,6 +29,8 @@ class Executor(Protocol):
 
 class InProcessExecutor:
     """One rank, in the caller's thread."""
+
+    depth = 1
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner

@@ -11,7 +11,8 @@ from replicas.messages import FinishReason, GenerateRequest, RequestSummary
 class Sequence:
     """One request's tokens and KV blocks. Each step moves `num_computed` towards `num_tokens`; there is no
     prefill or decode phase beyond that. `block_keys` names the full blocks known so far, `num_published` of which
-    the pool knows too. Times are seconds of the engine's clock."""
+    the pool knows too. While it is `in_flight` a step that was submitted and not yet collected computes it. Times are
+    seconds of the engine's clock."""
 
     request: GenerateRequest
     arrival: float
@@ -23,6 +24,7 @@ class Sequence:
     num_published: int = 0
     block_ids: list[int] = field(default_factory=list)
     slot: int = -1
+    in_flight: bool = False
     first_scheduled: float | None = None
     cached_tokens: int = 0
     preemptions: int = 0

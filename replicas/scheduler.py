@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
+from collections import deque
 from collections.abc import Callable
 
 from replicas.config import EngineConfig
@@ -29,8 +30,8 @@ RANKS: dict[str, Callable[[Sequence], Rank]] = {
 
 
 class Scheduler:
-    """Owns the waiting queue, the running sequences (in order of their rank) and their blocks. `plan` and `apply`
-    alternate."""
+    """Owns the waiting queue, the running sequences (in order of their rank) and their blocks. Plans are applied in
+    the order they were made; several may be in flight."""
 
     def __init__(self, config: EngineConfig, pool: BlockPool) -> None:
         self._config = config
@@ -40,7 +41,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._free_slots = list(range(config.max_running))[::-1]
         self._released: list[int] = []
-        self._planned: list[tuple[Sequence, int]] = []
+        self._preempted = False
+        self._in_flight: deque[list[tuple[Sequence, int]]] = deque()
         self._watermark = max(1, pool.num_blocks // 100)
         self.preemptions = 0
 
@@ -54,14 +56,21 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self._waiting or self._released)
+        return bool(self.running or self._waiting or self._released or self._in_flight)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Plans that were made and not yet applied."""
+        return len(self._in_flight)
 
     def enqueue(self, sequence: Sequence) -> None:
         heapq.heappush(self._waiting, (self._rank(sequence), sequence))
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        """End a waiting or running sequence between two steps and free its blocks."""
+        """End a sequence and free its blocks: at once, or if a step in flight names them, when it is applied."""
         sequence.finish_reason = reason
+        if sequence.in_flight:
+            return
         if sequence.slot < 0:
             self._waiting = [entry for entry in self._waiting if entry[1] is not sequence]
             heapq.heapify(self._waiting)
@@ -69,14 +78,16 @@ class Scheduler:
         self.running.remove(sequence)
         self._leave(sequence)
 
-    def plan(self, now: float, prefill_budget: Callable[[int], int]) -> StepPlan:
+    def plan(self, now: float, prefill_budget: Callable[[int], int], depth: int = 1) -> StepPlan | None:
         """The next step's work: one token for each running decode and, told how many these are, at most
-        `prefill_budget` tokens for prefills."""
-        assert not self._planned, "the last plan has not been applied"
-        decoding = sum(sequence.is_decoding for sequence in self.running)
+        `prefill_budget` tokens for prefills. With up to `depth` steps in flight, each takes its share of the running
+        sequences, and none that another one has. None if there is nothing to do."""
+        step: list[tuple[Sequence, int]] = []
+        ready = [sequence for sequence in self.running if not sequence.in_flight][: -(-len(self.running) // depth)]
+        decoding = sum(sequence.is_decoding for sequence in ready)
         budget = min(prefill_budget(decoding), self._config.max_batched_tokens - decoding)
-        preemptions, num_decodes, work = self.preemptions, 0, []
-        for sequence in tuple(self.running):
+        num_decodes, starved, work = 0, False, []
+        for sequence in ready:
             if sequence.slot < 0:
                 break  # preempted for a better one above, and so are all behind it
             is_decoding = sequence.is_decoding
@@ -84,29 +95,35 @@ class Scheduler:
             if num_tokens == 0:
                 continue
             new_blocks = self._blocks_missing(sequence, sequence.num_computed + num_tokens)
-            self._make_room(new_blocks, sequence)
-            if sequence.slot < 0:
-                break
+            if not self._make_room(new_blocks, sequence):
+                starved = True
+                continue
             budget -= 0 if is_decoding else num_tokens
             num_decodes += is_decoding
-            work.append(self._assign(sequence, num_tokens, new_blocks))
-        admitted = self._admit_waiting(now, budget, work) if preemptions == self.preemptions else ()
-        released, self._released = tuple(self._released), []
+            work.append(self._assign(sequence, num_tokens, new_blocks, step))
+        admitted = () if starved or self._preempted else self._admit_waiting(now, budget, work, step)
+        released, self._released, self._preempted = tuple(self._released), [], False
+        if not work and not released:
+            return None
+        self._in_flight.append(step)
         return StepPlan(released, admitted, tuple(work), num_decodes)
 
     def apply(self, sampled: list[int | None]) -> list[Sequence]:
-        """Record a step's results, one entry for each work row of the plan (None where nothing was sampled).
-        Returns the sequences that got a token."""
-        assert len(sampled) == len(self._planned), "the results do not match the plan"
+        """Record the results of the oldest step in flight, one entry for each work row of its plan (None where
+        nothing was sampled). Returns the sequences that got a token."""
+        step = self._in_flight.popleft()
         grown = []
-        for (sequence, num_tokens), token_id in zip(self._planned, sampled, strict=True):
+        for (sequence, num_tokens), token_id in zip(step, sampled, strict=True):
+            sequence.in_flight = False
             sequence.num_computed += num_tokens
             assert (token_id is None) == (sequence.num_pending > 0), "sampled before all tokens were computed"
+            if sequence.finish_reason is not None:
+                self.finish(sequence, sequence.finish_reason)
+                continue
             if token_id is not None:
                 sequence.token_ids.append(token_id)
                 grown.append(sequence)
             self._publish(sequence)
-        self._planned = []
         return grown
 
     def check_integrity(self) -> None:
@@ -118,8 +135,9 @@ class Scheduler:
         for sequence in self.running:
             assert sequence.num_computed <= len(sequence.block_ids) * self._config.block_size, "tokens without blocks"
 
-    def _assign(self, sequence: Sequence, num_tokens: int, new_blocks: int) -> Work:
-        self._planned.append((sequence, num_tokens))
+    def _assign(self, sequence: Sequence, num_tokens: int, new_blocks: int, step: list[tuple[Sequence, int]]) -> Work:
+        step.append((sequence, num_tokens))
+        sequence.in_flight = True
         if new_blocks == 0:
             return Work(sequence.slot, num_tokens)
         new_block_ids = self._pool.allocate(new_blocks)
@@ -129,10 +147,17 @@ class Scheduler:
     def _blocks_missing(self, sequence: Sequence, num_tokens: int) -> int:
         return -(-num_tokens // self._config.block_size) - len(sequence.block_ids)
 
-    def _make_room(self, blocks: int, asking: Sequence) -> None:
-        """Preempt from the back of the ranking until `blocks` are free, `asking` itself at last."""
-        while self._pool.num_free < blocks and asking.slot >= 0:
-            self._preempt(self.running[-1])
+    def _make_room(self, blocks: int, asking: Sequence) -> bool:
+        """Preempt from the back of the ranking until `blocks` are free, `asking` itself at last. False if it must
+        wait: it was preempted, or the next victim is in flight."""
+        while self._pool.num_free < blocks:
+            victim = self.running[-1]
+            if victim.in_flight:
+                return False
+            self._preempt(victim)
+            if victim is asking:
+                return False
+        return True
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -140,6 +165,7 @@ class Scheduler:
         sequence.num_computed = sequence.num_published = 0
         sequence.preemptions += 1
         self.preemptions += 1
+        self._preempted = True
         self.enqueue(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
@@ -149,7 +175,9 @@ class Scheduler:
         self._released.append(sequence.slot)
         sequence.slot = -1
 
-    def _admit_waiting(self, now: float, budget: int, work: list[Work]) -> tuple[Admission, ...]:
+    def _admit_waiting(
+        self, now: float, budget: int, work: list[Work], step: list[tuple[Sequence, int]]
+    ) -> tuple[Admission, ...]:
         """Admit from the head of the queue while slots, blocks and budget last, and plan first chunks into `work`."""
         admitted = []
         while budget > 0 and self._waiting and self._free_slots:
@@ -162,7 +190,7 @@ class Scheduler:
             num_tokens = min(sequence.num_pending, budget)
             budget -= num_tokens
             new_blocks = self._blocks_missing(sequence, sequence.num_computed + num_tokens)
-            work.append(self._assign(sequence, num_tokens, new_blocks))
+            work.append(self._assign(sequence, num_tokens, new_blocks, step))
         return tuple(admitted)
 
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:

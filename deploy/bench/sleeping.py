@@ -19,6 +19,8 @@ NUM_BLOCKS = 65536
 class SleepingExecutor:
     """Ends each step `step_seconds` after its submission; the tokens are arbitrary words of the vocabulary."""
 
+    depth = 1
+
     def __init__(self, step_seconds: float) -> None:
         self._step_seconds = step_seconds
         self._pending: dict[int, int] = {}

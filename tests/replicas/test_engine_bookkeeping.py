@@ -45,14 +45,14 @@ def workloads(draw):
     )
     longest = max(cut + len(tail) + output for cut, tail, output, *_ in requests)
     num_blocks = -(-longest // block_size) + draw(st.integers(0, 6))
-    return config, num_blocks, stem, requests
+    return config, num_blocks, stem, requests, draw(st.integers(1, 3))
 
 
 @settings(max_examples=150, deadline=None)
 @given(workloads())
 def test_any_schedule_generates_what_each_request_would_alone(workload):
-    config, num_blocks, stem, requests = workload
-    engine = checking_engine(num_blocks, config)
+    config, num_blocks, stem, requests, depth = workload
+    engine = checking_engine(num_blocks, config, depth=depth)
     expected, finished, aborted = {}, {}, set()
     for step in range(2000):
         for index, (cut, tail, output, priority, arrive, abort_at) in enumerate(requests):

@@ -41,6 +41,8 @@ class ParrotExecutor:
     """A 'model' that says the prompt's tokens again, from the beginning and over and over: any text can be forced
     out of it by sending that text as the prompt."""
 
+    depth = 1
+
     def __init__(self) -> None:
         self.mirrors: dict[int, tuple[list[int], int, int]] = {}
         self.results: deque[list[int | None]] = deque()

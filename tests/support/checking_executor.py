@@ -34,14 +34,21 @@ class Mirror:
 
 
 class CheckingExecutor:
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, depth: int = 1) -> None:
         self.block_size = block_size
+        self.depth = depth
+        self.in_flight: deque[set[int]] = deque()
         self.blocks: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.mirrors: dict[int, Mirror] = {}
         self.results: deque[list[int | None]] = deque()
         self.step_sizes: list[int] = []
 
     def submit(self, plan: StepPlan) -> None:
+        slots = {work.slot for work in plan.work}
+        assert len(self.in_flight) < self.depth, "more steps are in flight than were asked for"
+        assert all(slots.isdisjoint(others) for others in self.in_flight), "a sequence is in two steps at once"
+        assert all(others.isdisjoint(plan.released) for others in self.in_flight), "a slot in flight was released"
+        self.in_flight.append(slots)
         for slot in plan.released:
             del self.mirrors[slot]
         for admission in plan.admitted:
@@ -57,6 +64,7 @@ class CheckingExecutor:
         self.results.append([self._sample(self.mirrors[work.slot]) for work in plan.work])
 
     def collect(self) -> list[int | None]:
+        self.in_flight.popleft()
         return self.results.popleft()
 
     def close(self) -> None:

@@ -11,10 +11,12 @@ from replicas.sampling.params import SamplingParams
 from tests.support.checking_executor import VOCAB_SIZE, CheckingExecutor
 
 
-def checking_engine(num_blocks: int, config: EngineConfig, clock: Callable[[], float] = lambda: 0.0) -> Engine:
+def checking_engine(
+    num_blocks: int, config: EngineConfig, clock: Callable[[], float] = lambda: 0.0, depth: int = 1
+) -> Engine:
     """An engine over `CheckingExecutor`: no model, exact bookkeeping."""
     model = ServedModel("checked", VOCAB_SIZE, num_blocks * config.block_size, (), num_blocks)
-    return Engine(config, model, CheckingExecutor(num_blocks, config.block_size), clock)
+    return Engine(config, model, CheckingExecutor(num_blocks, config.block_size, depth), clock)
 
 
 def request(
