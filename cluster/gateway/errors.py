@@ -39,10 +39,11 @@ def unavailable(message: str, retry_after: int = 1) -> ApiError:
 
 
 def context_length_exceeded(limit: int, prompt: int, asked: int | None, param: str) -> ApiError:
-    """`asked` is max_tokens as the caller gave it, None if it was left open."""
-    wanted = f"{prompt} tokens in the prompt and {asked} for the answer" if asked else f"{prompt} tokens in the prompt"
+    """`asked` is max_tokens as the caller gave it; left open, at least one token is wanted."""
+    answer = "at least 1" if asked is None else str(asked)
     return bad_request(
-        f"This model's maximum context length is {limit} tokens, but you asked for {wanted}.",
+        f"This model's maximum context length is {limit} tokens, but you asked for {prompt} tokens in the prompt "
+        f"and {answer} for the answer.",
         param,
         "context_length_exceeded",
     )
