@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -31,9 +32,12 @@ from cluster.engine_process import DEFAULT_BUILDER, EngineSpec
 from replicas.config import EngineConfig
 from replicas.messages import LoadReport
 
+log = logging.getLogger(__name__)
+
 Result = TypeVar("Result")
 
 SHUTDOWN_SECONDS = 3.0
+SILENCE_SECONDS = 4.0
 
 
 class EngineDiedError(RuntimeError):
@@ -47,10 +51,13 @@ class EngineStartError(ValueError):
 class EngineClient:
     """Use `await EngineClient.start(...)`. All calls belong to the event loop that started it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, control: zmq.asyncio.Socket, folder: str) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, control: zmq.asyncio.Socket, pulse: zmq.asyncio.Socket, folder: str
+    ) -> None:
         self.info: EngineInfo
         self._process = process
         self._control = control
+        self._pulse = pulse
         self._folder = folder
         self._answers: dict[bytes, asyncio.Future[bytes]] = {}
         self._pongs: dict[int, asyncio.Future[LoadReport]] = {}
@@ -69,23 +76,22 @@ class EngineClient:
         """Start an engine process (see `EngineSpec`) and wait until it can serve. Raises EngineStartError with the
         engine's reason."""
         folder = tempfile.mkdtemp(prefix="mobula-")
-        control = zmq.asyncio.Context.instance().socket(zmq.PAIR)
-        control.setsockopt(zmq.LINGER, 0)
-        address = f"ipc://{folder}/control"
-        control.bind(address)
+        control, control_address = _bind(zmq.PAIR, folder, "control")
+        pulse, pulse_address = _bind(zmq.PULL, folder, "pulse")
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "cluster.engine_process", stdin=asyncio.subprocess.PIPE
         )
         assert process.stdin is not None
-        spec = EngineSpec(model_path, config, address, bus_host, builder, dict(options or {}))
+        spec = EngineSpec(model_path, config, control_address, pulse_address, bus_host, builder, dict(options or {}))
         process.stdin.write(msgspec.json.encode(spec) + b"\n")
-        client = cls(process, control, folder)
+        client = cls(process, control, pulse, folder)
         try:
             client.info = await client._await_ready()
         except BaseException:
             await client.close()
             raise
-        client._tasks = [asyncio.create_task(client._receive()), asyncio.create_task(client._watch())]
+        duties = client._receive(), client._watch(), client._listen()
+        client._tasks = [asyncio.create_task(duty) for duty in duties]
         return client
 
     @property
@@ -140,6 +146,7 @@ class EngineClient:
         for task in self._tasks:
             task.cancel()
         self._control.close()
+        self._pulse.close()
         for path in Path(self._folder).iterdir():
             path.unlink()
         Path(self._folder).rmdir()
@@ -175,6 +182,16 @@ class EngineClient:
             elif isinstance(message := decode_control(payload), Pong):
                 _resolve(self._pongs.get(message.number), message.load)
 
+    async def _listen(self) -> None:
+        """End an engine process that has fallen silent, so that its death can be dealt with."""
+        while True:
+            if await self._pulse.poll(SILENCE_SECONDS * 1000) or await self._pulse.poll(0):
+                await self._pulse.recv()
+                continue
+            log.error("the engine process %d has been silent for %.0f s and is ended", self.pid, SILENCE_SECONDS)
+            self.kill()
+            return
+
     async def _watch(self) -> None:
         status = await self._process.wait()
         error = EngineDiedError(f"the engine process {self.pid} has ended with status {status}")
@@ -182,6 +199,15 @@ class EngineClient:
         for future in waiting:
             if not future.done():
                 future.set_exception(error)
+
+
+def _bind(kind: int, folder: str, name: str) -> tuple[zmq.asyncio.Socket, str]:
+    """A socket at an address that only this machine can reach."""
+    endpoint = zmq.asyncio.Context.instance().socket(kind)
+    endpoint.setsockopt(zmq.LINGER, 0)
+    address = f"ipc://{folder}/{name}"
+    endpoint.bind(address)
+    return endpoint, address
 
 
 def _resolve(future: asyncio.Future[Result] | None, result: Result) -> None:

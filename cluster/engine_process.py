@@ -6,10 +6,12 @@ it would share the interpreter lock with the replica's event loop. Start it with
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 import uuid
@@ -43,6 +45,7 @@ from replicas.messages import RequestSummary, StepOutput
 
 DEFAULT_BUILDER = "replicas.build:build_engine"
 MAX_EARLY_ABORTS = 10_000
+PULSE_SECONDS = 0.5
 
 
 class EngineSpec(msgspec.Struct, frozen=True):
@@ -52,9 +55,28 @@ class EngineSpec(msgspec.Struct, frozen=True):
     model_path: str
     config: EngineConfig
     control_address: str
+    pulse_address: str
     bus_host: str
     builder: str = DEFAULT_BUILDER
     options: dict[str, float] = {}
+
+
+class Pulse(threading.Thread):
+    """Tells the replica that this process runs, from a thread of its own: a long step does not silence it, SIGSTOP
+    does. Whether the engine steps is another question, which `Ping` asks."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(name="pulse", daemon=True)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.connect(address)
+
+    def run(self) -> None:
+        while True:
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(b"", zmq.NOBLOCK)
+            time.sleep(PULSE_SECONDS)
 
 
 class EngineLoop:
@@ -69,6 +91,7 @@ class EngineLoop:
         self._stopping = False
 
     def run(self) -> None:
+        """Until told to stop, or the replica is gone."""
         poller = zmq.Poller()
         poller.register(self._control, zmq.POLLIN)
         poller.register(self._bus.socket, zmq.POLLIN)
@@ -83,6 +106,10 @@ class EngineLoop:
             self._publish(output)
             for gateway in self._bus.keep_alive(now):
                 self._abort([name for name, owner in self._gateway_of.items() if owner == gateway])
+
+    def close(self) -> None:
+        self._bus.close()
+        self._engine.close()
 
     def _take_in(self) -> None:
         self._abort(self._bus.receive(time.monotonic()))
@@ -180,6 +207,7 @@ def main() -> int:
     control = context.socket(zmq.PAIR)
     control.setsockopt(zmq.LINGER, 1000)
     control.connect(spec.control_address)
+    Pulse(spec.pulse_address).start()
     try:
         loop = start(spec, control, context)
     except Exception as error:  # whatever the reason, the replica must hear it
@@ -189,6 +217,7 @@ def main() -> int:
         context.term()
         return 1
     loop.run()
+    loop.close()
     return 0
 
 

@@ -127,6 +127,15 @@ async def test_a_stopped_engine_does_not_answer_a_ping(engine):
     await engine.ping(5)
 
 
+async def test_a_stopped_engine_is_ended_within_five_seconds_and_its_calls_fail(engine, gateway):
+    call = asyncio.create_task(generate(engine, gateway, request("r", [1, 2, 3], 250)))
+    await engine.ping(5)
+    os.kill(engine.pid, signal.SIGSTOP)
+    with pytest.raises(EngineDiedError):
+        await asyncio.wait_for(call, 6)
+    assert not engine.alive
+
+
 @pytest.mark.parametrize(("builder", "words"), [("broken", "a model is no model"), ("dying", "status 7")])
 async def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(builder, words, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
