@@ -115,9 +115,18 @@ class VocabParallelEmbedding(Layer):
         rows_T = (token_ids_T - self.shard.start).masked_fill(elsewhere_T, 0)
         return all_reduce(F.embedding(rows_T, self.weight).masked_fill(elsewhere_T[:, None], 0), self.mesh)
 
+    def local_logits(self, hidden_TI: torch.Tensor) -> torch.Tensor:
+        """The logits of this rank's part of the vocabulary; what pads it is minus infinity."""
+        logits_TV = F.linear(hidden_TI, self.weight)
+        logits_TV[:, self.shard.stop - self.shard.start :] = -torch.inf
+        return logits_TV
+
+    def whole_logits(self, logits_TV: torch.Tensor) -> torch.Tensor:
+        """Every rank's local logits side by side: float32, over the whole vocabulary, on every rank."""
+        return all_gather_last_dim(logits_TV, self.mesh)[:, : self.vocab_size].float()
+
     def logits(self, hidden_TI: torch.Tensor) -> torch.Tensor:
-        logits_TV = all_gather_last_dim(F.linear(hidden_TI, self.weight), self.mesh)
-        return logits_TV[:, : self.vocab_size].float()
+        return self.whole_logits(self.local_logits(hidden_TI))
 
     def weight_slots(self) -> Iterator[tuple[str, WeightSlot]]:
         held = self.shard.stop - self.shard.start

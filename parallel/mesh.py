@@ -13,7 +13,7 @@ import torch.distributed as dist
 @dataclass(frozen=True, slots=True)
 class Mesh:
     """`tensor` ranks share every layer, `pipeline` stages share the stack. `tensor_group` holds this rank's
-    tensor-parallel peers and is None when there are none."""
+    tensor-parallel peers; without it a mesh can plan, but not compute."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -21,8 +21,11 @@ class Mesh:
     tensor_group: dist.ProcessGroup | None = None
 
     def __post_init__(self) -> None:
-        assert 0 <= self.rank < self.tensor * self.pipeline, f"rank {self.rank} is outside the mesh"
-        assert self.tensor == 1 or self.tensor_group is not None, "tensor parallelism needs a process group"
+        assert 0 <= self.rank < self.size, f"rank {self.rank} is outside the mesh"
+
+    @property
+    def size(self) -> int:
+        return self.tensor * self.pipeline
 
     @property
     def tensor_rank(self) -> int:
@@ -31,3 +34,15 @@ class Mesh:
     @property
     def pipeline_rank(self) -> int:
         return self.rank // self.tensor
+
+    @property
+    def is_first_stage(self) -> bool:
+        return self.pipeline_rank == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.pipeline_rank == self.pipeline - 1
+
+    def peer(self, stage: int) -> int:
+        """The rank with this one's tensor-parallel place in another stage."""
+        return stage * self.tensor + self.tensor_rank

@@ -2,58 +2,59 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from parallel.groups import RankGroup
 from parallel.mesh import Mesh
 from replicas.config import EngineConfig, ModelConfig
 from replicas.engine import Engine, ServedModel
-from replicas.executor import InProcessExecutor
-from replicas.layers.attention import allocate_kv_layers, kv_bytes_per_block
-from replicas.loading.checkpoint import Checkpoint, dtype_name, load_model, open_checkpoint, resolve_dtype
+from replicas.executor import Executor, InProcessExecutor
+from replicas.layers.attention import kv_bytes_per_block
+from replicas.loading.checkpoint import Checkpoint, dtype_name, open_checkpoint, resolve_dtype
 from replicas.messages import GenerateRequest
-from replicas.runner import ModelRunner
+from replicas.models.layout import check_layout
+from replicas.ranks.processes import start_local_ranks
 from replicas.sampling.params import SamplingParams
-
-OnStage = Callable[[str, float], None]
+from replicas.startup import OnStage, build_runner, stage, unheard
 
 WARM_UP_PROMPT = 64
 WARM_UP_REQUESTS = 4
 
 
-def build_engine(path: str, config: EngineConfig, on_stage: OnStage = lambda name, seconds: None) -> Engine:
-    """An engine on one device, warmed up. `on_stage` hears each stage's name and seconds.
-    Raises ValueError if the files or the configuration cannot be served."""
-    mesh, device = Mesh(), torch.device(config.device)
-    with _stage("open the checkpoint", on_stage):
+def build_engine(path: str, config: EngineConfig, on_stage: OnStage = unheard) -> Engine:
+    """An engine over as many ranks as the configuration says, warmed up. `on_stage` hears each stage's name and
+    seconds. Raises ValueError if the files or the configuration cannot be served."""
+    device = torch.device(config.device)
+    with stage("open the checkpoint", on_stage):
         checkpoint = open_checkpoint(Path(path))
         dtype = resolve_dtype(config.dtype, checkpoint.config, device)
-    with _stage("load the weights", on_stage):
-        model = load_model(checkpoint, mesh, dtype, device)
-    with _stage("allocate the KV cache", on_stage):
         served = plan_capacity(checkpoint, config, dtype)
-        kv_layers = allocate_kv_layers(checkpoint.config, mesh, served.num_blocks, config.block_size, dtype, device)
-    runner = ModelRunner(model, kv_layers, config.block_size, config.max_running, served.eos_token_ids)
+    executor: Executor
+    if config.num_ranks == 1:
+        group = RankGroup(Mesh(), device)
+        executor = InProcessExecutor(build_runner(checkpoint, config, group, served.num_blocks, on_stage))
+    else:
+        executor = start_local_ranks(checkpoint, config, served.num_blocks, on_stage)
     config = replace(
         config,
         dtype=dtype_name(dtype),
         prefix_caching=config.prefix_caching and _keys_fit_all_prompts(checkpoint.config),
     )
-    engine = Engine(config, served, InProcessExecutor(runner))
-    with _stage("warm up", on_stage):
+    engine = Engine(config, served, executor)
+    with stage("warm up", on_stage):
         warm_up(engine)
     return engine
 
 
 def plan_capacity(checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype) -> ServedModel:
-    """How many KV blocks the memory holds, and how long a request may therefore become."""
+    """How many KV blocks the memory of every rank holds, and how long a request may therefore become."""
     model = checkpoint.config
-    block_bytes = kv_bytes_per_block(model, Mesh(), config.block_size, dtype)
+    check_layout(model, config.tensor_parallel, config.pipeline_parallel)
+    ranks = [Mesh(config.tensor_parallel, config.pipeline_parallel, rank) for rank in range(config.num_ranks)]
+    block_bytes = max(kv_bytes_per_block(model, mesh, config.block_size, dtype) for mesh in ranks)
     num_blocks = config.kv_cache_memory // block_bytes
     if num_blocks < 1:
         raise ValueError(
@@ -85,10 +86,3 @@ def warm_up(engine: Engine) -> None:
     while engine.has_work:
         engine.step()
     engine.reset()
-
-
-@contextmanager
-def _stage(name: str, on_stage: OnStage) -> Iterator[None]:
-    started = time.monotonic()
-    yield
-    on_stage(name, time.monotonic() - started)

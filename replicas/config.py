@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+_AT_LEAST_ONE = (
+    "block_size",
+    "max_batched_tokens",
+    "max_running",
+    "kv_cache_memory",
+    "tensor_parallel",
+    "pipeline_parallel",
+)
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -61,7 +69,8 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """How one engine runs. Sizes in bytes or tokens; `max_model_len` 0 takes the model's own limit.
-    `itl_objective` (seconds) bounds how long a step with running decodes may take; None: unbounded."""
+    `itl_objective` (seconds) bounds how long a step with running decodes may take; None: unbounded.
+    `kv_cache_memory` is that of each of the tensor_parallel * pipeline_parallel ranks."""
 
     dtype: Dtype = "auto"
     block_size: int = 16
@@ -73,11 +82,17 @@ class EngineConfig:
     itl_objective: float | None = None
     policy: Literal["fcfs", "priority", "deadline"] = "fcfs"
     device: str = "cpu"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+
+    @property
+    def num_ranks(self) -> int:
+        return self.tensor_parallel * self.pipeline_parallel
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}, but must be one of {', '.join(DTYPES)}")
-        for name in ("block_size", "max_batched_tokens", "max_running", "kv_cache_memory"):
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.max_running > self.max_batched_tokens:

@@ -6,6 +6,7 @@ Every rank mirrors the batch by slot, so a running request costs a plan one `Wor
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from replicas.sampling.params import SamplingParams
 
@@ -22,8 +23,7 @@ class Admission:
     sampling: SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """Compute the next `num_tokens` tokens of the sequence in `slot`, into its blocks and these new ones.
     When that reaches the sequence's last token, the next one is sampled and appended to the mirror."""
 

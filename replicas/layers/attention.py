@@ -17,6 +17,7 @@ from parallel.mesh import Mesh
 from parallel.sharding import kv_head_shard
 from replicas.batch import ForwardBatch, KvLayer
 from replicas.config import ModelConfig
+from replicas.models.layout import stage_layers
 
 
 class Attend(Protocol):
@@ -60,13 +61,13 @@ def allocate_kv_layers(
     def empty() -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
 
-    return [KvLayer(empty(), empty()) for _ in range(config.num_layers)]
+    return [KvLayer(empty(), empty()) for _ in stage_layers(config, mesh)]
 
 
 def kv_bytes_per_block(config: ModelConfig, mesh: Mesh, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes that one block takes on this rank, over all layers, keys and values."""
+    """Bytes that one block takes on this rank, over all its layers, keys and values."""
     elements = block_size * _local_kv_heads(config, mesh) * config.head_dim
-    return 2 * config.num_layers * elements * dtype.itemsize
+    return 2 * len(stage_layers(config, mesh)) * elements * dtype.itemsize
 
 
 def _local_kv_heads(config: ModelConfig, mesh: Mesh) -> int:

@@ -24,6 +24,7 @@ from replicas.config import ModelConfig
 from replicas.layers.attention import Attend, attention_backend, write_kv
 from replicas.layers.norm import RMSNorm
 from replicas.layers.rope import RotaryEmbedding, apply_rope
+from replicas.models.layout import stage_layers
 
 WeightSlots = Iterator[tuple[str, WeightSlot]]
 
@@ -124,44 +125,54 @@ class DecoderLayer(Layer):
 
 
 class CausalLM(Layer):
-    """`backend` may be exchanged; layers with equal windows share one plan a step."""
+    """One stage of the model, or all of it: the embedding belongs to the first stage, norm and head to the last.
+    `backend` may be exchanged; layers with equal windows share one plan a step."""
 
     def __init__(self, config: ModelConfig, mesh: Mesh, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
         placement = Placement(mesh, dtype, device)
-        vocab_size, hidden_size = config.vocab_size, config.hidden_size
+        stage = stage_layers(config, mesh)
         self.config = config
         self.backend = attention_backend(device)
-        self.embedding = VocabParallelEmbedding("model.embed_tokens", vocab_size, hidden_size, placement)
-        self.layers = nn.ModuleList(
-            DecoderLayer(f"model.layers.{index}", config, placement) for index in range(config.num_layers)
-        )
-        self.norm = RMSNorm("model.norm", hidden_size, config.rms_norm_eps, placement)
-        self.head = self.embedding
-        if not config.tie_word_embeddings:
-            self.head = VocabParallelEmbedding("lm_head", vocab_size, hidden_size, placement)
+        self.windows = [config.sliding_windows[index] for index in stage]
+        self.embedding = _vocabulary("model.embed_tokens", config, placement) if mesh.is_first_stage else None
+        self.layers = nn.ModuleList(DecoderLayer(f"model.layers.{index}", config, placement) for index in stage)
+        self.norm: RMSNorm | None = None
+        self.head: VocabParallelEmbedding | None = None
+        if mesh.is_last_stage:
+            self.norm = RMSNorm("model.norm", config.hidden_size, config.rms_norm_eps, placement)
+            self.head = self.embedding if config.tie_word_embeddings else _vocabulary("lm_head", config, placement)
+            if self.head is None:
+                self.head = _vocabulary("model.embed_tokens", config, placement)
         self.rope = RotaryEmbedding(config, device)
 
-    def forward(self, batch: ForwardBatch, kv_layers: Sequence[KvLayer]) -> torch.Tensor:
-        """Computes the step's tokens, writes their keys and values, returns hidden_TH after the final norm."""
-        hidden_TH = self.embedding(batch.token_ids_T)
+    def forward(
+        self, batch: ForwardBatch, kv_layers: Sequence[KvLayer], hidden_TH: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Computes the step's tokens through this stage's layers and writes their keys and values. Takes hidden_TH
+        from the stage before, unless this is the first; returns it for the next one, or after the final norm."""
+        if self.embedding is not None:
+            hidden_TH = self.embedding(batch.token_ids_T)
+        assert hidden_TH is not None, "a later stage needs the hidden states of the one before"
         cos_sin = self.rope(batch.positions_T, batch.rope_lengths_T, hidden_TH.dtype)
-        windows = self.config.sliding_windows
-        attends = {window: self.backend(batch, kv_layers[0], window) for window in set(windows)}
-        for decoder_layer, kv_layer, window in zip(self.layers, kv_layers, windows, strict=True):
+        attends = {window: self.backend(batch, kv_layers[0], window) for window in set(self.windows)}
+        for decoder_layer, kv_layer, window in zip(self.layers, kv_layers, self.windows, strict=True):
             hidden_TH = decoder_layer(hidden_TH, cos_sin, batch.slots_T, kv_layer, attends[window])
-        return self.norm(hidden_TH)
+        return hidden_TH if self.norm is None else self.norm(hidden_TH)
 
     def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
-        """logits_RV in float32, over the whole vocabulary on every rank."""
+        """logits_RV in float32, over the whole vocabulary on every rank of the last stage."""
+        assert self.head is not None, "only the last stage has the head"
         return self.head.logits(hidden_RH)
 
     def weight_slots(self) -> dict[str, WeightSlot]:
         """The checkpoint tensors this rank reads, by name, and where each goes."""
-        parts = [self.embedding, *self.layers, self.norm]
-        if self.head is not self.embedding:
-            parts.append(self.head)
-        return {name: slot for part in parts for name, slot in part.weight_slots()}
+        parts = {id(part): part for part in (self.embedding, *self.layers, self.norm, self.head) if part is not None}
+        return {name: slot for part in parts.values() for name, slot in part.weight_slots()}
+
+
+def _vocabulary(name: str, config: ModelConfig, placement: Placement) -> VocabParallelEmbedding:
+    return VocabParallelEmbedding(name, config.vocab_size, config.hidden_size, placement)
 
 
 def _of_heads(heads: Shard, head_dim: int) -> Shard:

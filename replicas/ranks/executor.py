@@ -1,0 +1,38 @@
+"""The executor over several ranks: rank 0 computes its part in the engine's thread, the others follow its plans."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from replicas.plan import StepPlan
+from replicas.ranks.leader import OVER, Lead
+from replicas.ranks.plan_codec import encode_plan
+from replicas.runner import ModelRunner, Step
+
+
+class GroupExecutor:
+    """`leave` ends the group. As many steps are in flight as there are stages."""
+
+    def __init__(self, runner: ModelRunner, leader: Lead, leave: Callable[[], None]) -> None:
+        self.depth = leader.group.mesh.pipeline
+        self._runner = runner
+        self._leader = leader
+        self._leave = leave
+        self._steps: deque[Step] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        self._leader.tell(encode_plan(plan))
+        self._runner.expect(plan)
+        self._steps.append(self._runner.start(plan))
+
+    def collect(self) -> list[int | None]:
+        return self._runner.finish(self._steps.popleft())
+
+    def close(self) -> None:
+        while self._steps:
+            self.collect()
+        self._runner.close()
+        self._leader.watchdog.close()
+        self._leader.tell(OVER)
+        self._leave()

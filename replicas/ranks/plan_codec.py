@@ -1,0 +1,81 @@
+"""Step plans as bytes: 32-bit integers, column by column, since a plan reaches every rank in every step.
+
+New blocks are listed only for the work rows that get some. An admission, once a request, carries its sampling
+parameters as JSON, which keeps every float exact.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict
+from itertools import starmap
+from typing import Any
+
+from replicas.plan import Admission, StepPlan, Work
+from replicas.sampling.params import SamplingParams
+
+INT_BYTES = 4
+
+
+def encode_plan(plan: StepPlan) -> bytes:
+    slots, counts, blocks = zip(*plan.work, strict=True) if plan.work else ((), (), ())
+    growing = [(row, block_ids) for row, block_ids in enumerate(blocks) if block_ids]
+    numbers = [plan.num_decodes, len(plan.released), len(plan.work), len(growing), len(plan.admitted)]
+    numbers += plan.released
+    numbers += slots
+    numbers += counts
+    for row, block_ids in growing:
+        numbers += (row, len(block_ids))
+        numbers += block_ids
+    sampling = b""
+    for admission in plan.admitted:
+        params = json.dumps(asdict(admission.sampling)).encode()
+        sampling += params
+        numbers += (admission.slot, admission.num_prompt, admission.num_computed)
+        numbers += (len(admission.token_ids), len(admission.block_ids), len(params))
+        numbers += admission.token_ids
+        numbers += admission.block_ids
+    return struct.pack(f"<{len(numbers) + 1}i", len(numbers), *numbers) + sampling
+
+
+def decode_plan(data: bytes) -> StepPlan:
+    (count,) = struct.unpack_from("<i", data)
+    numbers = _Numbers(struct.unpack_from(f"<{count}i", data, INT_BYTES))
+    num_decodes, num_released, num_work, num_growing, num_admitted = numbers.take(5)
+    released = numbers.take(num_released)
+    slots, counts = numbers.take(num_work), numbers.take(num_work)
+    blocks: list[tuple[int, ...]] = [()] * num_work
+    for _ in range(num_growing):
+        row, num_blocks = numbers.take(2)
+        blocks[row] = numbers.take(num_blocks)
+    work = tuple(starmap(Work, zip(slots, counts, blocks, strict=True)))
+    admitted = []
+    start = INT_BYTES * (count + 1)
+    for _ in range(num_admitted):
+        slot, num_prompt, num_computed, num_tokens, num_blocks, num_bytes = numbers.take(6)
+        token_ids, block_ids = numbers.take(num_tokens), numbers.take(num_blocks)
+        sampling = _sampling(data[start : start + num_bytes])
+        start += num_bytes
+        admitted.append(Admission(slot, token_ids, num_prompt, num_computed, block_ids, sampling))
+    return StepPlan(released, tuple(admitted), work, num_decodes)
+
+
+class _Numbers:
+    """Integers, read from the front."""
+
+    def __init__(self, values: tuple[int, ...]) -> None:
+        self._values = values
+        self._position = 0
+
+    def take(self, count: int) -> tuple[int, ...]:
+        start, self._position = self._position, self._position + count
+        return self._values[start : self._position]
+
+
+def _sampling(data: bytes) -> SamplingParams:
+    fields: dict[str, Any] = json.loads(data)
+    for name, value in fields.items():
+        if isinstance(value, list):
+            fields[name] = tuple(value)
+    return SamplingParams(**fields)
