@@ -132,6 +132,37 @@ def check(
     print(f"{file} is valid")
 
 
+@app.command()
+def plan(
+    model: Annotated[str, typer.Argument(help="Well-known shape, catalogue name, folder or .gguf file.")],
+    gpus: Annotated[int, typer.Option(help="How many there are; a node has 8.", min=1)] = 8,
+    gpu: Annotated[str, typer.Option(help="Which: h200 or h100.")] = "h200",
+    dtype: Annotated[
+        str, typer.Option(help="What weights and cache are held in.", show_default="the model's")
+    ] = "auto",
+    batch: Annotated[int, typer.Option(help="Requests that a replica runs at once.", min=1)] = 64,
+    context: Annotated[int | None, typer.Option(help="Tokens of each.", min=1, show_default="4096")] = None,
+    prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt.", min=1, show_default="2048")] = None,
+    itl: Annotated[str | None, typer.Option(help="Longest wait for the next token, such as 20ms.")] = None,
+    ttft: Annotated[str | None, typer.Option(help="Longest wait for the first token, such as 500ms.")] = None,
+    tables: Annotated[
+        Path | None, typer.Option(help="Folder of measured times.", show_default="those that come with Mobula")
+    ] = None,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
+    """Which layouts of a model fit on the GPUs, what each would cost, and which to choose."""
+    from deploy.plan.plan import Request, make_plan
+    from deploy.plan.report import as_json, print_plan
+    from deploy.plan.tables import OUR_TABLES
+
+    asked = Request(model, gpus, gpu, dtype, batch, context, prompt, itl, ttft, tables or OUR_TABLES)
+    made = make_plan(asked, quiet)
+    _write_json(json_file, as_json(made))
+    if not quiet:
+        print_plan(made)
+
+
 @bench.command("gateway")
 def bench_gateway(
     mode: Annotated[
@@ -146,6 +177,23 @@ def bench_gateway(
     from deploy.preflight import fetch_model
 
     run(fetch_model(DEFAULT_MODEL, quiet), [mode] if mode else MODES, json_file, quiet)
+
+
+@bench.command("communication")
+def bench_communication(
+    model: Annotated[str, typer.Argument(help="As for `mobula plan`.")] = "llama-3.3-70b",
+    batch: Annotated[int, typer.Option(help="Requests in a decode step.", min=1)] = 64,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
+    """What a step's ranks say to each other: counted on real ranks, computed for a model."""
+    from deploy.bench.communication import as_json, lines, measure
+    from deploy.plan.source import model_shape
+
+    result = measure(model, model_shape(model, quiet), batch)
+    _write_json(json_file, as_json(result))
+    if not quiet:
+        print("\n".join(lines(result)))
 
 
 def _read_target(target: str | None, host: str | None, port: int | None) -> MobulaConfig:
