@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module", autouse=True)
 def all_cores():
     before = torch.get_num_threads()
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     yield
     torch.set_num_threads(before)
 
@@ -63,7 +63,7 @@ def test_alone(smollm2_oracle, prompts, answers):
         assert_greedy(smollm2_oracle, prompt, answer)
 
 
-@pytest.mark.parametrize(("budget", "caching"), [(64, False), (256, True), (2048, False), (2048, True)])
+@pytest.mark.parametrize(("budget", "caching"), [(256, True), (2048, False), (2048, True)])
 def test_all_in_one_batch(smollm2_path, prompts, answers, budget, caching):
     engine = engine_for(smollm2_path, max_batched_tokens=budget, prefix_caching=caching)
     assert tokens(generate(engine, prompts, max_tokens=NUM_TOKENS)) == answers
