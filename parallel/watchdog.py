@@ -19,9 +19,11 @@ from parallel.channel import Channel, ChannelClosedError
 PULSE_SECONDS = 0.25
 SILENCE_SECONDS = 4.0
 STACKS_SECONDS = 0.5
+FAREWELL_SECONDS = 3.0
 EXIT_ORPHANED = 71
 
 _ALIVE = b""
+_FAREWELL = b"farewell"
 _SHOW_STACKS = b"stacks"
 
 
@@ -46,10 +48,18 @@ class Pulse(threading.Thread):
             if not self._stopping.is_set():
                 os._exit(EXIT_ORPHANED)  # the main thread may be stuck for ever
 
+    def leave(self) -> None:
+        """End the pulse of a rank that has done its work: its end is no death."""
+        self._finish()
+        self._channel.send(_FAREWELL)
+
     def close(self) -> None:
+        self._finish()
+        self._channel.close()
+
+    def _finish(self) -> None:
         self._stopping.set()
         self.join()
-        self._channel.close()
 
 
 class Watchdog(threading.Thread):
@@ -70,28 +80,35 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         last_heard = dict.fromkeys(self._channels, time.monotonic())
-        while not self._stopping.wait(PULSE_SECONDS / 2):
+        while self._channels and not self._stopping.wait(PULSE_SECONDS / 4):
             looked = time.monotonic()
-            for rank, channel in self._channels.items():
+            for rank in tuple(self._channels):
                 try:
-                    while channel.ready():
-                        channel.receive()
+                    while self._hear(rank):
                         last_heard[rank] = looked
                 except ChannelClosedError:
                     self._fail(rank, "has died")
                     return
-                if (silence := looked - last_heard[rank]) > self._silence_seconds:
+                if (silence := looked - last_heard[rank]) > self._silence_seconds and rank in self._channels:
                     self._fail(rank, f"has been silent for {silence:.1f} s")
                     return
 
     def close(self) -> None:
-        """Stop watching. Ranks that end afterwards do so rightly."""
+        """Wait a little for the farewells of all, then stop."""
+        self.join(FAREWELL_SECONDS)
         self._stopping.set()
         self.join()
 
+    def _hear(self, rank: int) -> bool:
+        """Whether the rank had something to say. Who says farewell is watched no more."""
+        channel = self._channels.get(rank)
+        if channel is None or not channel.ready():
+            return False
+        if channel.receive() == _FAREWELL:
+            del self._channels[rank]
+        return True
+
     def _fail(self, rank: int, what: str) -> None:
-        if self._stopping.is_set():
-            return
         others = {other: channel for other, channel in self._channels.items() if other != rank}
         self._on_failure(f"rank {rank} {what}", {0: format_stacks(), **_ask_for_stacks(others)})
 

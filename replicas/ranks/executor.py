@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from parallel.watchdog import SILENCE_SECONDS
 from replicas.plan import StepPlan
-from replicas.ranks.leader import OVER, Lead
+from replicas.ranks.leader import Lead
 from replicas.ranks.plan_codec import encode_plan
 from replicas.runner import ModelRunner, Step
+
+VERDICT_SECONDS = SILENCE_SECONDS + 1
 
 
 class GroupExecutor:
@@ -22,17 +26,26 @@ class GroupExecutor:
         self._steps: deque[Step] = deque()
 
     def submit(self, plan: StepPlan) -> None:
-        self._leader.tell(encode_plan(plan))
-        self._runner.expect(plan)
-        self._steps.append(self._runner.start(plan))
+        with self._watched():
+            self._leader.tell(encode_plan(plan))
+            self._runner.expect(plan)
+            self._steps.append(self._runner.start(plan))
 
     def collect(self) -> list[int | None]:
-        return self._runner.finish(self._steps.popleft())
+        with self._watched():
+            return self._runner.finish(self._steps.popleft())
 
     def close(self) -> None:
         while self._steps:
             self.collect()
         self._runner.close()
-        self._leader.watchdog.close()
-        self._leader.tell(OVER)
         self._leave()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """When another rank dies, a collective may fail here before the watchdog has looked: the word is its."""
+        try:
+            yield
+        except (RuntimeError, ConnectionError):
+            self._leader.watchdog.join(VERDICT_SECONDS)
+            raise

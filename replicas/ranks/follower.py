@@ -45,6 +45,7 @@ def run_rank(spec: RankSpec) -> None:
         sizes = config.tensor_parallel, config.pipeline_parallel
         group = stack.enter_context(joined(place, *sizes, spec.rank, device))
         serve_plans(spec, group, plans)
+        pulse.leave()
 
 
 def serve_plans(spec: RankSpec, group: RankGroup, plans: Channel) -> None:

@@ -75,7 +75,8 @@ def lead(
     on_failure: Callable[[str, Mapping[int, str]], None],
     silence_seconds: float = SILENCE_SECONDS,
 ) -> Iterator[Lead]:
-    """Join as rank 0. `check` may raise while ranks are awaited; afterwards the watchdog calls `on_failure`."""
+    """Join as rank 0; at the end all ranks part. `check` may raise while ranks are awaited; afterwards the watchdog
+    calls `on_failure`."""
     tensor, pipeline = config.tensor_parallel, config.pipeline_parallel
     others = range(1, tensor * pipeline)
     with ExitStack() as stack:
@@ -86,4 +87,6 @@ def lead(
         watchdog = Watchdog({rank: channels[rank, PULSE] for rank in others}, on_failure, silence_seconds)
         stack.callback(watchdog.close)
         group = stack.enter_context(joined(rendezvous.place, tensor, pipeline, 0, device))
-        yield Lead(group, {rank: channels[rank, PLANS] for rank in others}, watchdog)
+        leader = Lead(group, {rank: channels[rank, PLANS] for rank in others}, watchdog)
+        stack.callback(leader.tell, OVER)
+        yield leader
