@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from replicas.config import EngineConfig
 from replicas.messages import FinishReason, GenerateRequest, LoadReport, RequestSummary, TokenEvent
 
 
@@ -102,6 +103,24 @@ class Shutdown(msgspec.Struct, tag=True, array_like=True, frozen=True):
 ToEngine = Submit | Abort | Ping | Shutdown
 
 
+DEFAULT_BUILDER = "replicas.build:build_engine"
+
+
+class EngineSpec(msgspec.Struct, frozen=True):
+    """What to start: `builder` is "module:function", called as
+    function(model_path, config, on_stage, **options) -> Engine. With `ranks_by_replica` it is also told to join other
+    ranks at `host`, and to have them started by `launch`: the replica does that, since it knows of other machines."""
+
+    model_path: str
+    config: EngineConfig
+    control_address: str
+    pulse_address: str
+    bus_host: str
+    builder: str = DEFAULT_BUILDER
+    options: dict[str, float] = {}
+    ranks_by_replica: bool = False
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
     """What a started engine says of itself. `stages` are start-up stages with their seconds."""
 
@@ -129,6 +148,12 @@ class StartFailed(msgspec.Struct, tag=True, array_like=True, frozen=True):
     message: str
 
 
+class RanksWanted(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The engine waits for its other ranks: start one for each encoded `RankSpec`."""
+
+    specs: tuple[bytes, ...]
+
+
 class Finished(msgspec.Struct, tag=True, array_like=True, frozen=True):
     summary: RequestSummary
 
@@ -150,7 +175,7 @@ class Pong(msgspec.Struct, tag=True, array_like=True, frozen=True):
     load: LoadReport
 
 
-FromEngineControl = Ready | StartFailed | Pong
+FromEngineControl = RanksWanted | Ready | StartFailed | Pong
 Answer = Finished | Refused | Stranger
 
 encode = msgspec.msgpack.Encoder().encode

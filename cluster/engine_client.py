@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,10 +17,13 @@ import zmq
 import zmq.asyncio
 
 from cluster.codec import (
+    DEFAULT_BUILDER,
     Abort,
     EngineInfo,
+    EngineSpec,
     Ping,
     Pong,
+    RanksWanted,
     Ready,
     Shutdown,
     StartFailed,
@@ -28,13 +31,13 @@ from cluster.codec import (
     decode_control,
     encode,
 )
-from cluster.engine_process import DEFAULT_BUILDER, EngineSpec
 from replicas.config import EngineConfig
 from replicas.messages import LoadReport
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+StartRanks = Callable[[tuple[bytes, ...]], Awaitable[None]]
 
 SHUTDOWN_SECONDS = 3.0
 SILENCE_SECONDS = 4.0
@@ -72,8 +75,10 @@ class EngineClient:
         bus_host: str,
         builder: str = DEFAULT_BUILDER,
         options: Mapping[str, float] | None = None,
+        start_ranks: StartRanks | None = None,
     ) -> EngineClient:
-        """Start an engine process (see `EngineSpec`) and wait until it can serve. Raises EngineStartError with the
+        """Start an engine process (see `EngineSpec`) and wait until it can serve. `start_ranks` starts the engine's
+        other ranks from their encoded specs; without it the engine does so itself. Raises EngineStartError with the
         engine's reason."""
         folder = tempfile.mkdtemp(prefix="mobula-")
         control, control_address = _bind(zmq.PAIR, folder, "control")
@@ -86,7 +91,7 @@ class EngineClient:
         process.stdin.write(msgspec.json.encode(spec) + b"\n")
         client = cls(process, control, pulse, folder)
         try:
-            client.info = await client._await_ready()
+            client.info = await client._await_ready(start_ranks)
         except BaseException:
             await client.close()
             raise
@@ -158,21 +163,26 @@ class EngineClient:
         if not self.alive:
             raise EngineDiedError(f"the engine process {self.pid} has ended with status {self._process.returncode}")
 
-    async def _await_ready(self) -> EngineInfo:
-        receive = asyncio.ensure_future(self._control.recv_multipart())
+    async def _await_ready(self, start_ranks: StartRanks | None) -> EngineInfo:
         died = asyncio.create_task(self._process.wait())
-        await asyncio.wait({receive, died}, return_when=asyncio.FIRST_COMPLETED)
-        if not receive.done():
-            receive.cancel()
-            raise EngineStartError(f"the engine process ended with status {died.result()} before it was ready")
-        died.cancel()
-        match decode_control(receive.result()[1]):
-            case Ready(info):
-                return info
-            case StartFailed(message):
-                raise EngineStartError(message)
-            case other:
-                raise AssertionError(f"unexpected first message {other!r}")
+        try:
+            while True:
+                receive = asyncio.ensure_future(self._control.recv_multipart())
+                await asyncio.wait({receive, died}, return_when=asyncio.FIRST_COMPLETED)
+                if not receive.done():
+                    receive.cancel()
+                    raise EngineStartError(f"the engine process ended with status {died.result()} before it was ready")
+                match decode_control(receive.result()[1]):
+                    case RanksWanted(specs) if start_ranks is not None:
+                        await start_ranks(specs)
+                    case Ready(info):
+                        return info
+                    case StartFailed(message):
+                        raise EngineStartError(message)
+                    case other:
+                        raise AssertionError(f"unexpected message at start {other!r}")
+        finally:
+            died.cancel()
 
     async def _receive(self) -> None:
         while True:

@@ -16,7 +16,9 @@ import time
 import traceback
 import uuid
 from collections import OrderedDict, defaultdict
+from functools import partial
 from importlib import import_module
+from typing import Any
 
 import msgspec
 import zmq
@@ -26,6 +28,7 @@ from cluster.codec import (
     Abort,
     Answer,
     EngineInfo,
+    EngineSpec,
     Finished,
     Ping,
     Pong,
@@ -39,26 +42,11 @@ from cluster.codec import (
     decode_to_engine,
     encode,
 )
-from replicas.config import EngineConfig
 from replicas.engine import Engine
 from replicas.messages import RequestSummary, StepOutput
 
-DEFAULT_BUILDER = "replicas.build:build_engine"
 MAX_EARLY_ABORTS = 10_000
 PULSE_SECONDS = 0.5
-
-
-class EngineSpec(msgspec.Struct, frozen=True):
-    """What to start: `builder` is "module:function", called as
-    function(model_path, config, on_stage, **options) -> Engine."""
-
-    model_path: str
-    config: EngineConfig
-    control_address: str
-    pulse_address: str
-    bus_host: str
-    builder: str = DEFAULT_BUILDER
-    options: dict[str, float] = {}
 
 
 class Pulse(threading.Thread):
@@ -174,8 +162,13 @@ def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq
     """Build the engine and its bus, and say over the control channel that they are ready."""
     stages: list[tuple[str, float]] = []
     module, function = spec.builder.split(":")
+    options: dict[str, Any] = dict(spec.options)
+    if spec.ranks_by_replica:
+        from cluster.replica_ranks import RanksOfReplica
+
+        options |= {"host": spec.bus_host, "launch": partial(RanksOfReplica, control)}
     engine = getattr(import_module(module), function)(
-        spec.model_path, spec.config, lambda name, seconds: stages.append((name, seconds)), **spec.options
+        spec.model_path, spec.config, lambda name, seconds: stages.append((name, seconds)), **options
     )
     epoch = uuid.uuid4().hex
     bus = BusServer(context, spec.bus_host, epoch)

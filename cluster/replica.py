@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any, Literal
 
 import msgspec
 import ray
 from ray import serve
+from ray.util import get_current_placement_group
 
-from cluster.codec import encode
+from cluster.codec import DEFAULT_BUILDER, encode
 from cluster.engine_client import EngineClient
-from cluster.engine_process import DEFAULT_BUILDER
+from cluster.workers import RankWorkers, on_gpu, stage_bundles
 from replicas.config import EngineConfig
+
+PlacementStrategy = Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"]
 
 PING_SECONDS = 10.0
 HEALTH_PERIOD_SECONDS = 2.0
@@ -20,7 +24,7 @@ QUEUE_FACTOR = 8
 
 
 class ReplicaSpec(msgspec.Struct, frozen=True):
-    """What a replica runs. `builder` and `options` are those of `cluster.engine_process.EngineSpec`."""
+    """What a replica runs. `builder` and `options` are those of `cluster.codec.EngineSpec`."""
 
     model_path: str
     config: EngineConfig
@@ -33,7 +37,16 @@ class Replica:
 
     async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]  # Serve awaits it
         host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        self._engine = await EngineClient.start(spec.model_path, spec.config, host, spec.builder, spec.options)
+        group = get_current_placement_group()
+        self._workers = RankWorkers(spec.config, group) if group is not None else None
+        self._engine = await EngineClient.start(
+            spec.model_path,
+            spec.config,
+            host,
+            spec.builder,
+            spec.options,
+            self._workers.start if self._workers is not None else None,
+        )
 
     async def info(self) -> bytes:
         return encode(self._engine.info)
@@ -58,17 +71,25 @@ class Replica:
     async def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # the engine never started
             await self._engine.close()
+        if self._workers is not None:
+            self._workers.kill()
 
 
-def replica_deployment(name: str, num_replicas: int, max_running: int) -> serve.Deployment:
-    """`max_running` is the engine's; Serve lets a multiple of it wait there, and the rest in the gateways."""
+def replica_deployment(
+    name: str, num_replicas: int, config: EngineConfig, strategy: PlacementStrategy = "PACK"
+) -> serve.Deployment:
+    """Serve lets a multiple of `max_running` wait at each replica, and the rest in the gateways. A replica of several
+    ranks gets a placement group with this strategy."""
+    options: dict[str, Any] = {"ray_actor_options": {"num_cpus": 1, "num_gpus": int(on_gpu(config))}}
+    if config.num_ranks > 1:
+        options |= {"placement_group_bundles": stage_bundles(config), "placement_group_strategy": strategy}
     return serve.deployment(
         name=name,
         num_replicas=num_replicas,
-        max_ongoing_requests=QUEUE_FACTOR * max_running,
+        max_ongoing_requests=QUEUE_FACTOR * config.max_running,
         health_check_period_s=HEALTH_PERIOD_SECONDS,
         health_check_timeout_s=PING_SECONDS + HEALTH_PERIOD_SECONDS,
         graceful_shutdown_timeout_s=DRAIN_SECONDS,
         graceful_shutdown_wait_loop_s=0.1,
-        ray_actor_options={"num_cpus": 1},
+        **options,
     )(Replica)

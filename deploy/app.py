@@ -27,7 +27,7 @@ def build_application(config: MobulaConfig, paths: Mapping[str, Path], ingress: 
     handles = {}
     for model in config.models:
         engine = to_engine_config(model)
-        deployment = replica_deployment(deployment_name(model.id), model.replicas.min, engine.max_running)
+        deployment = replica_deployment(deployment_name(model.id), model.replicas.min, engine, model.parallel.strategy)
         handles[model.id] = deployment.bind(ReplicaSpec(str(paths[model.id]), engine))
     settings = GatewaySettings(share_events=config.gateway.share_events)
     return gateway_deployment(config.gateway.replicas).bind(handles, settings, ingress)

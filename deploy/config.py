@@ -44,19 +44,14 @@ class Section(BaseModel):
 
 
 class ParallelSection(Section):
-    """Over how many devices one replica splits its model."""
+    """Over how many devices one replica splits its model; see docs/parallel.md for when that pays."""
 
-    tensor: int = 1
-    """Ranks that share each layer."""
-    pipeline: int = 1
-    """Stages, each with a part of the layers."""
-
-    @field_validator("tensor", "pipeline")
-    @classmethod
-    def _one_device(cls, ranks: int) -> int:
-        if ranks != 1:
-            raise ValueError("must be 1: in this version a replica runs on one device")
-        return ranks
+    tensor: int = Field(default=1, ge=1)
+    """Ranks that share each layer, all on one node."""
+    pipeline: int = Field(default=1, ge=1)
+    """Stages, each with a part of the layers, on one node or several."""
+    strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = "PACK"
+    """How Ray places the stages on nodes."""
 
 
 class ReplicasSection(Section):
@@ -195,7 +190,12 @@ def config_for_model(source: str) -> MobulaConfig:
 
 def to_engine_config(model: ModelSection) -> EngineConfig:
     """What the engine of each of the model's replicas is started with."""
-    return EngineConfig(**model.engine.model_dump(), itl_objective=model.slo.itl_p99)
+    return EngineConfig(
+        **model.engine.model_dump(),
+        itl_objective=model.slo.itl_p99,
+        tensor_parallel=model.parallel.tensor,
+        pipeline_parallel=model.parallel.pipeline,
+    )
 
 
 def _repeated_ids(file: YamlFile) -> list[Problem]:

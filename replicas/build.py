@@ -16,17 +16,26 @@ from replicas.layers.attention import kv_bytes_per_block
 from replicas.loading.checkpoint import Checkpoint, dtype_name, open_checkpoint, resolve_dtype
 from replicas.messages import GenerateRequest
 from replicas.models.layout import check_layout
-from replicas.ranks.processes import start_local_ranks
+from replicas.ranks.processes import RankProcesses
+from replicas.ranks.start import Launch, start_ranks
 from replicas.sampling.params import SamplingParams
 from replicas.startup import OnStage, build_runner, stage, unheard
 
+LOCALHOST = "127.0.0.1"
 WARM_UP_PROMPT = 64
 WARM_UP_REQUESTS = 4
 
 
-def build_engine(path: str, config: EngineConfig, on_stage: OnStage = unheard) -> Engine:
+def build_engine(
+    path: str,
+    config: EngineConfig,
+    on_stage: OnStage = unheard,
+    host: str = LOCALHOST,
+    launch: Launch = RankProcesses,
+) -> Engine:
     """An engine over as many ranks as the configuration says, warmed up. `on_stage` hears each stage's name and
-    seconds. Raises ValueError if the files or the configuration cannot be served."""
+    seconds. `launch` starts the ranks other than this one, which join it at `host`. Raises ValueError if the files or
+    the configuration cannot be served."""
     device = torch.device(config.device)
     with stage("open the checkpoint", on_stage):
         checkpoint = open_checkpoint(Path(path))
@@ -37,7 +46,7 @@ def build_engine(path: str, config: EngineConfig, on_stage: OnStage = unheard) -
         group = RankGroup(Mesh(), device)
         executor = InProcessExecutor(build_runner(checkpoint, config, group, served.num_blocks, on_stage))
     else:
-        executor = start_local_ranks(checkpoint, config, served.num_blocks, on_stage)
+        executor = start_ranks(checkpoint, config, served.num_blocks, on_stage, host, launch)
     config = replace(
         config,
         dtype=dtype_name(dtype),

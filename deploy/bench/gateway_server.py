@@ -46,8 +46,9 @@ def _application(model_path: str, ingress: Ingress, step_seconds: float, share_e
     from replicas.config import EngineConfig
 
     builder = "deploy.bench.sleeping:build_sleeping_engine"
-    spec = ReplicaSpec(model_path, EngineConfig(max_running=MAX_RUNNING), builder, {"step_seconds": step_seconds})
-    handle = replica_deployment("model-sleeping", 1, MAX_RUNNING).bind(spec)
+    config = EngineConfig(max_running=MAX_RUNNING)
+    spec = ReplicaSpec(model_path, config, builder, {"step_seconds": step_seconds})
+    handle = replica_deployment("model-sleeping", 1, config).bind(spec)
     return gateway_deployment(1).bind({MODEL: handle}, GatewaySettings(share_events=share_events), ingress)
 
 

@@ -42,11 +42,10 @@ def start_ranks(
         with stage("join the ranks", on_stage):
             rendezvous = Rendezvous(host)
             stack.callback(rendezvous.close)
+            path, address = str(checkpoint.path), rendezvous.address
             ranks = launch(
                 [
-                    RankSpec(
-                        rank, rendezvous.address, str(checkpoint.path), config, num_blocks, rank_device(config, rank)
-                    )
+                    RankSpec(rank, address, path, config, num_blocks, rank_device(config, rank))
                     for rank in range(1, config.num_ranks)
                 ]
             )

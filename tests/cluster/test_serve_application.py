@@ -31,11 +31,11 @@ def url(serve_cluster, smollm2_path):
     """SmolLM2 itself on one replica, and beside it the parrot on two."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         ingress = Ingress("gateway", "127.0.0.1", probe.getsockname()[1])
-    model = replica_deployment("model-smollm2", 1, 16).bind(
-        ReplicaSpec(str(smollm2_path), EngineConfig(kv_cache_memory=256 * 1024**2, max_running=16))
-    )
-    parrot = replica_deployment("model-parrot", 2, 8).bind(
-        ReplicaSpec(str(smollm2_path), EngineConfig(max_running=8, max_model_len=2000), "tests.support.builders:parrot")
+    real = EngineConfig(kv_cache_memory=256 * 1024**2, max_running=16)
+    model = replica_deployment("model-smollm2", 1, real).bind(ReplicaSpec(str(smollm2_path), real))
+    repeating = EngineConfig(max_running=8, max_model_len=2000)
+    parrot = replica_deployment("model-parrot", 2, repeating).bind(
+        ReplicaSpec(str(smollm2_path), repeating, "tests.support.builders:parrot")
     )
     application = gateway_deployment(1).bind({"smollm2": model, "parrot": parrot}, GatewaySettings(), ingress)
     serve_cluster.run(application, name="test", logging_config=SERVE_LOGGING)

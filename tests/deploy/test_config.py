@@ -36,7 +36,7 @@ VALID: dict[str, Any] = {
         {
             "id": "small",
             "source": "smollm2-135m",
-            "parallel": {"tensor": 1, "pipeline": 1},
+            "parallel": {"tensor": 1, "pipeline": 1, "strategy": "PACK"},
             "replicas": {"min": 2, "max": 2},
             "engine": {
                 "dtype": "float32",
@@ -52,7 +52,7 @@ VALID: dict[str, Any] = {
             "slo": {"ttft_p99": "500ms", "itl_p99": "50ms"},
         }
     ],
-    "gateway": {"replicas": 1, "host": "0.0.0.0", "port": 9000},
+    "gateway": {"replicas": 1, "host": "0.0.0.0", "port": 9000, "ingress": "gateway", "share_events": True},
 }
 MINIMAL = "models: [{id: small, source: smollm2-135m}]\n"
 
@@ -104,7 +104,8 @@ def test_what_is_left_out_is_as_for_a_bare_model(file: Path) -> None:
 
 def test_the_section_has_a_key_for_each_of_the_engines_settings() -> None:
     settings = {field.name for field in dataclasses.fields(EngineConfig)}
-    assert set(EngineSection.model_fields) | {"itl_objective"} == settings  # itl_objective is slo.itl_p99
+    elsewhere = {"itl_objective", "tensor_parallel", "pipeline_parallel"}  # in slo and parallel
+    assert set(EngineSection.model_fields) | elsewhere == settings
 
 
 def test_a_relative_source_starts_at_the_file(file: Path, tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ KEYS = [(path, key) for path, section in SECTIONS.items() for key in section.mod
 MISPLACED = [(*where, place) for where in KEYS for place in SECTIONS if where[1] not in SECTIONS[place].model_fields]
 
 WRONG_VALUES: list[Any] = [[1], {"a": 1}, 2.5, True, "many"]
-TEXTS, SWITCHES = ("id", "host"), ("prefix_caching",)
+TEXTS, SWITCHES = ("id", "host"), ("prefix_caching", "share_events")
 MISTYPED = [
     (*where, value)
     for where in KEYS
@@ -206,7 +207,7 @@ def test_a_value_of_another_type_is_refused(file: Path, path: tuple[str | int, .
         (("models", 0, "engine"), "device", "gpu", "is 'gpu', but must be cpu, cuda or cuda:N"),
         (("models", 0, "slo"), "ttft_p99", 500, "is 500, but must be a duration with its unit, such as 500ms"),
         (("models", 0, "slo"), "itl_p99", "0ms", "must be more than 0"),
-        (("models", 0, "parallel"), "tensor", 2, "is 2, but must be 1: in this version a replica runs on one device"),
+        (("models", 0, "parallel"), "tensor", 0, "is 0, but must be at least 1"),
         (("models", 0, "replicas"), "max", 4, "is 4, but must be equal to min (2)"),
         (("models", 0), "id", "a b", "is 'a b', but must be 1 to 128 letters"),
         (("models", 0), "id", False, "is false, but must be text"),

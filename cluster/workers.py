@@ -1,0 +1,157 @@
+"""Ranks as Ray actors in the replica's placement group.
+
+The group has one bundle for each pipeline stage, with room for the stage's tensor-parallel ranks: a bundle lies on one
+node, so tensor-parallel traffic never crosses machines, and stages may. The replica and rank 0, which lives in the
+replica's engine process, are in bundle 0. Once started, ranks talk to rank 0 directly; Ray carries no step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.engine_client import EngineStartError
+from replicas.config import EngineConfig
+
+START_SECONDS = 60.0
+REACH_SECONDS = 5.0
+
+
+def stage_bundles(config: EngineConfig) -> list[dict[str, float]]:
+    """What the placement group of a replica reserves: a bundle for each stage."""
+    bundle = {"CPU": float(config.tensor_parallel)}
+    if on_gpu(config):
+        bundle["GPU"] = float(config.tensor_parallel)
+    return [bundle] * config.pipeline_parallel
+
+
+def on_gpu(config: EngineConfig) -> bool:
+    return config.device.startswith("cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """What the preflight learns of one rank. Memory in bytes."""
+
+    rank: int
+    node: str
+    address: str
+    device: str
+    backend: str
+    torch_version: str
+    free_memory: int
+
+
+class RankWorker:
+    """The actor of one rank other than 0."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def report(self, device: str) -> RankReport:
+        """Where this rank is and what it has."""
+        import torch
+
+        name, free = "cpu", os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if device.startswith("cuda"):
+            if not torch.cuda.is_available():
+                raise EngineStartError(f"rank {self._rank} sees no GPU, but the configuration says device: {device}")
+            name, free = torch.cuda.get_device_name(), torch.cuda.mem_get_info()[0]
+        context = ray.get_runtime_context()
+        return RankReport(
+            rank=self._rank,
+            node=context.get_node_id(),
+            address=ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
+            device=name,
+            backend="nccl" if device.startswith("cuda") else "gloo",
+            torch_version=torch.__version__,
+            free_memory=free,
+        )
+
+    def reach(self, host: str, port: int) -> None:
+        """Raise OSError unless rank 0's door can be reached from here."""
+        socket.create_connection((host, port), REACH_SECONDS).close()
+
+    def run(self, spec: bytes) -> None:
+        """Be the rank until rank 0 says that it is over. When rank 0 is gone, so is this process."""
+        from parallel.channel import ChannelClosedError
+        from replicas.ranks.follower import run_rank
+        from replicas.ranks.processes import decode_spec
+
+        decoded = decode_spec(spec)
+        if decoded.device.startswith("cuda"):
+            decoded = replace(decoded, device="cuda:0")  # an actor sees its own GPU only
+        try:
+            run_rank(decoded)
+        except ChannelClosedError:
+            os._exit(0)
+
+
+class RankWorkers:
+    """The actors of one replica. `start` is what the engine process asks for; `kill` ends what is left."""
+
+    def __init__(self, config: EngineConfig, group: PlacementGroup) -> None:
+        self._config = config
+        self._group = group
+        self._actors: list[Any] = []
+        self.reports: list[RankReport] = []
+
+    async def start(self, specs: Sequence[bytes]) -> None:
+        """Place, check and start one actor for each spec. Raises EngineStartError with one sentence."""
+        from replicas.ranks.processes import decode_spec
+
+        decoded = [decode_spec(spec) for spec in specs]
+        self._actors = [self._place(spec.rank) for spec in decoded]
+        device = self._config.device
+        asked = [actor.report.remote(device) for actor in self._actors]
+        try:
+            self.reports = await asyncio.wait_for(asyncio.gather(*asked), START_SECONDS)
+        except TimeoutError:
+            raise EngineStartError(f"the actors of the ranks did not start within {START_SECONDS:.0f} s") from None
+        check_reports(self.reports)
+        address = decoded[0].address
+        for report, actor in zip(self.reports, self._actors, strict=True):
+            try:
+                await actor.reach.remote(address.host, address.channel_port)
+            except OSError as error:
+                raise EngineStartError(
+                    f"rank {report.rank} on {report.address} cannot reach rank 0 at {address.host} "
+                    f"port {address.channel_port}: {error}"
+                ) from None
+        for spec, actor in zip(specs, self._actors, strict=True):
+            actor.run.remote(spec)
+
+    def kill(self) -> None:
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors = []
+
+    def _place(self, rank: int) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(
+            self._group, placement_group_bundle_index=rank // self._config.tensor_parallel
+        )
+        options = {"num_cpus": 1, "num_gpus": int(on_gpu(self._config)), "scheduling_strategy": strategy}
+        return ray.remote(RankWorker).options(**options).remote(rank)
+
+
+def check_reports(reports: Sequence[RankReport]) -> None:
+    """Raise EngineStartError if the ranks could not work together with this process's rank 0."""
+    import torch
+
+    for report in reports:
+        if report.torch_version != torch.__version__:
+            raise EngineStartError(
+                f"rank {report.rank} on {report.address} has torch {report.torch_version}, but rank 0 has "
+                f"{torch.__version__}: all nodes need the same version"
+            )
+    devices = {report.device for report in reports}
+    if len(devices) > 1:
+        raise EngineStartError(f"the ranks have different devices: {', '.join(sorted(devices))}")
