@@ -140,7 +140,7 @@ def plan(
     dtype: Annotated[
         str, typer.Option(help="What weights and cache are held in.", show_default="the model's")
     ] = "auto",
-    batch: Annotated[int, typer.Option(help="Requests that a replica runs at once.", min=1)] = 64,
+    batch: Annotated[int, typer.Option(help="Requests that run at once on all GPUs together.", min=1)] = 256,
     context: Annotated[int | None, typer.Option(help="Tokens of each.", min=1, show_default="4096")] = None,
     prompt: Annotated[int | None, typer.Option(help="Tokens of a prompt.", min=1, show_default="2048")] = None,
     itl: Annotated[str | None, typer.Option(help="Longest wait for the next token, such as 20ms.")] = None,

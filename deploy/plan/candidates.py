@@ -12,11 +12,14 @@ from deploy.plan.tables import KernelTimes
 from deploy.plan.timing import CHUNK, decode_seconds, prefill_seconds
 from replicas.config import ModelConfig
 
+# How much more throughput a larger layout must promise to be worth its ranks: more than the predictions may be off.
+WORTH_IT = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a replica is to serve: `batch` running requests of `context` tokens each, prompts of `prompt` tokens.
-    `itl` and `ttft` are objectives in seconds."""
+    """What all GPUs together are to serve, whatever the layout: `batch` running requests of `context` tokens each,
+    shared by the replicas, and prompts of `prompt` tokens. `itl` and `ttft` are objectives in seconds."""
 
     batch: int
     context: int
@@ -28,8 +31,8 @@ class Demand:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One layout. Bytes are those of the fullest rank, `kv_bytes` what is left there for the cache (negative: what
-    lacks), `kv_tokens` what the whole replica can hold. `requests` is how many of the demanded ones run at once; the
-    times hold for these, and are None where nothing could be predicted."""
+    lacks), `kv_tokens` what a replica can hold. `share` is its part of the demanded requests, `requests` how many of
+    those run at once; times and the tokens/s of all GPUs are for these, and None where nothing could be predicted."""
 
     layout: Layout
     replicas: int
@@ -37,23 +40,21 @@ class Candidate:
     activation_bytes: int
     kv_bytes: int
     kv_tokens: int
+    share: int
     requests: int
     itl: float | None = None
     ttft: float | None = None
+    tokens_per_second: float | None = None
 
     @property
-    def fits(self) -> bool:
-        return self.requests > 0
+    def holds(self) -> bool:
+        """Whether its share of the requests runs at once."""
+        return self.requests == self.share
 
-    @property
-    def tokens_per_second_per_gpu(self) -> float | None:
-        return self.requests / self.itl / self.layout.gpus if self.itl else None
-
-    def meets(self, demand: Demand) -> bool:
-        """Whether it holds all demanded requests and keeps the objectives that were given."""
+    def keeps(self, demand: Demand) -> bool:
+        """Whether it holds the requests and keeps the objectives that were given."""
         pairs = ((self.itl, demand.itl), (self.ttft, demand.ttft))
-        kept = all(limit is None or (time is not None and time <= limit) for time, limit in pairs)
-        return self.requests == demand.batch and kept
+        return self.holds and all(limit is None or (time is not None and time <= limit) for time, limit in pairs)
 
 
 def candidates(
@@ -65,32 +66,36 @@ def candidates(
 
 
 def recommended(found: Sequence[Candidate], demand: Demand) -> Candidate | None:
-    """Of those that meet the demand, the one that gives most replicas; then the lowest ITL, or else the fewest GPUs,
-    since GPUs that a smaller layout leaves idle help nobody."""
-    good = [candidate for candidate in found if candidate.meets(demand)]
-    return min(good, key=lambda each: (-each.replicas, each.itl or 0.0, each.layout.gpus), default=None)
+    """Of those that keep the demand, and that none of them beats by much in throughput, the one with most replicas;
+    of equal replicas, the fastest."""
+    good = [candidate for candidate in found if candidate.keeps(demand)]
+    most = max((candidate.tokens_per_second or 0.0 for candidate in good), default=0.0)
+    near = [candidate for candidate in good if (candidate.tokens_per_second or 0.0) * (1 + WORTH_IT) >= most]
+    return min(near, key=lambda each: (-each.replicas, each.itl or 0.0, each.layout.gpus), default=None)
 
 
 def _candidate(
     config: ModelConfig, gpu: Gpu, gpus: int, itemsize: int, demand: Demand, times: KernelTimes | None, layout: Layout
 ) -> Candidate:
+    replicas = gpus // layout.gpus
+    share = -(-demand.batch // replicas)
     weights = weight_bytes(config, layout, itemsize)
-    activations = activation_bytes(config, layout.tensor, max(CHUNK, demand.batch), demand.batch, itemsize)
+    activations = activation_bytes(config, layout.tensor, max(CHUNK, share), share, itemsize)
     memory = gpu.memory - reserved_bytes(layout.gpus) - activations
     kv_tokens = max(_kv_tokens(config, layout, memory, itemsize), 0)
+    requests = min(share, kv_tokens // demand.context)
     candidate = Candidate(
-        layout,
-        replicas=gpus // layout.gpus,
-        weight_bytes=weights,
-        activation_bytes=activations,
-        kv_bytes=memory - weights,
-        kv_tokens=kv_tokens,
-        requests=min(demand.batch, kv_tokens // demand.context),
+        layout, replicas, weights, activations, memory - weights, kv_tokens, share=share, requests=requests
     )
-    if times is None or not candidate.fits:
+    if times is None or requests == 0:
         return candidate
-    itl = decode_seconds(config, layout, times, candidate.requests, demand.context)
-    return replace(candidate, itl=itl, ttft=prefill_seconds(config, layout, times, demand.prompt))
+    itl = decode_seconds(config, layout, times, requests, demand.context)
+    return replace(
+        candidate,
+        itl=itl,
+        ttft=prefill_seconds(config, layout, times, demand.prompt),
+        tokens_per_second=min(demand.batch, requests * replicas) / itl,
+    )
 
 
 def _kv_tokens(config: ModelConfig, layout: Layout, memory: int, itemsize: int) -> int:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.plan.arithmetic import attention_flops, decode_bytes, linear_flops, model_parameters, prefill_pairs
-from deploy.plan.candidates import Candidate, Demand, recommended
+from deploy.plan.candidates import WORTH_IT, Candidate, Demand, recommended
 from deploy.plan.plan import ITEMSIZES, Plan
 from replicas.models.layout import tensor_sizes
 
@@ -20,10 +20,10 @@ _COLUMNS = (
     "weights\nGiB",
     "KV left\nGiB",
     "KV\ntokens",
-    "requests\nat once",
+    "requests\neach",
     "ITL\nms",
     "TTFT\nms",
-    "tokens/s\nper GPU",
+    "tokens/s\nin all",
 )
 
 
@@ -34,7 +34,7 @@ def print_plan(plan: Plan) -> None:
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for candidate in plan.candidates:
-        table.add_row(*_cells(candidate), style=None if candidate.meets(plan.demand) else "dim")
+        table.add_row(*_cells(candidate), style=None if candidate.keeps(plan.demand) else "dim")
     console.print(table)
     for line in (*notes(plan), recommendation(plan)):
         console.print(line)
@@ -42,10 +42,6 @@ def print_plan(plan: Plan) -> None:
 
 def as_json(plan: Plan) -> dict[str, Any]:
     chosen = recommended(plan.candidates, plan.demand)
-    rows = [
-        {**asdict(candidate), "fits": candidate.fits, "tokens_per_second_per_gpu": candidate.tokens_per_second_per_gpu}
-        for candidate in plan.candidates
-    ]
     return {
         "model": plan.model,
         "parameters": model_parameters(plan.config),
@@ -54,14 +50,14 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "dtype": plan.dtype,
         "demand": asdict(plan.demand),
         "undivided": _undivided(plan),
-        "layouts": rows,
+        "layouts": [{**asdict(each), "holds": each.holds} for each in plan.candidates],
         "recommended": asdict(chosen.layout) if chosen else None,
         "recommendation": recommendation(plan),
     }
 
 
 def _undivided(plan: Plan) -> dict[str, int]:
-    """What the demanded decode step and prompt would cost one GPU that held the whole model."""
+    """What a decode step of all requests, and a prompt, would cost one GPU that held the whole model."""
     config, demand = plan.config, plan.demand
     batch, context, prompt = demand.batch, demand.context, demand.prompt
     pairs = sum(prefill_pairs(prompt, window) for window in config.sliding_windows)
@@ -77,13 +73,13 @@ def heading(plan: Plan) -> str:
     demand = plan.demand
     return (
         f"{plan.model}: {model_parameters(plan.config) / 1e9:.2f} billion parameters in {plan.dtype}, on {plan.gpus} × "
-        f"{plan.gpu.title}; {demand.batch} requests of {demand.context} tokens a replica, prompts of {demand.prompt}."
+        f"{plan.gpu.title}; {demand.batch} requests of {demand.context} tokens in all, prompts of {demand.prompt}."
     )
 
 
 def notes(plan: Plan) -> Iterable[str]:
     yield f"Tensor sizes that divide the model: {', '.join(map(str, tensor_sizes(plan.config)))}."
-    yield "Bytes are of the fullest GPU. ITL and tokens/s are for the requests at once, TTFT for an idle replica."
+    yield "Bytes are of the fullest GPU. Replicas share the requests; TTFT is an idle replica's."
     if plan.times is None:
         yield f"Times are not predicted: {plan.without_times}."
         return
@@ -95,29 +91,21 @@ def notes(plan: Plan) -> Iterable[str]:
 
 def recommendation(plan: Plan) -> str:
     demand, found = plan.demand, plan.candidates
-    fullest = max(found, key=lambda candidate: (candidate.requests, candidate.kv_bytes))
-    if not fullest.fits:
-        lacking = max(found, key=lambda candidate: candidate.kv_bytes)
+    roomiest = max(found, key=lambda candidate: candidate.kv_bytes)
+    if all(candidate.requests == 0 for candidate in found):
         return (
-            f"Nothing fits: {lacking.layout} comes nearest, with {_gib(lacking.kv_bytes)} GiB a GPU for the KV cache, "
-            f"less than one request of {demand.context} tokens needs."
+            f"Nothing fits: {roomiest.layout} comes nearest, with {_gib(roomiest.kv_bytes)} GiB a GPU for the KV "
+            f"cache, less than one request of {demand.context} tokens needs."
         )
-    if fullest.requests < demand.batch:
+    holding = [candidate for candidate in found if candidate.holds]
+    if not holding:
+        fullest = max(found, key=lambda candidate: candidate.requests * candidate.replicas)
         return (
             f"No layout holds {demand.batch} requests of {demand.context} tokens; {fullest.layout} holds most, "
-            f"{fullest.requests}."
+            f"{fullest.requests * fullest.replicas}."
         )
-    holding = [candidate for candidate in found if candidate.requests == demand.batch]
     chosen = recommended(found, demand)
-    if chosen is None:
-        return _no_objective_kept(plan, holding)
-    wanted = _objectives(demand)
-    able = f"holds the requests and keeps {wanted}" if wanted else "holds the requests"
-    replicas = f"{chosen.replicas} replica{'s' if chosen.replicas > 1 else ''}"
-    return (
-        f"Recommended: {chosen.layout}, {replicas} on {plan.gpus} GPUs: no layout that {able} gives more replicas."
-        f"{_price_of_more(chosen, holding)}"
-    )
+    return _no_objective_kept(plan, holding) if chosen is None else _why(plan, chosen, holding)
 
 
 def _no_objective_kept(plan: Plan, holding: Sequence[Candidate]) -> str:
@@ -131,15 +119,20 @@ def _no_objective_kept(plan: Plan, holding: Sequence[Candidate]) -> str:
     )
 
 
-def _price_of_more(chosen: Candidate, holding: Sequence[Candidate]) -> str:
-    """What the layout with the lowest ITL would gain and cost against the chosen one."""
+def _why(plan: Plan, chosen: Candidate, holding: Sequence[Candidate]) -> str:
+    wanted = _objectives(plan.demand)
+    able = f"holds the requests and keeps {wanted}" if wanted else "holds the requests"
+    replicas = f"{chosen.replicas} replica{'s' if chosen.replicas > 1 else ''}"
+    said = f"Recommended: {chosen.layout}, {replicas} on {plan.gpus} GPUs: the smallest layout that {able}"
+    if plan.times is None:
+        return f"{said}."
+    said += f" and that no other is predicted to beat by {WORTH_IT:.0%} in throughput."
     fastest = min(holding, key=lambda candidate: candidate.itl or 0.0)
-    ours, theirs = chosen.tokens_per_second_per_gpu, fastest.tokens_per_second_per_gpu
-    if ours is None or theirs is None or fastest is chosen:
-        return ""
+    if fastest is chosen:
+        return f"{said} None has a lower ITL."
     return (
-        f" The fastest, {fastest.layout}, would bring ITL from {_ms(chosen.itl)} to {_ms(fastest.itl)} ms and "
-        f"tokens/s per GPU from {ours:,.0f} to {theirs:,.0f}."
+        f"{said} The lowest ITL has {fastest.layout}: {_ms(fastest.itl)} instead of {_ms(chosen.itl)} ms, and "
+        f"{fastest.tokens_per_second or 0.0:,.0f} instead of {chosen.tokens_per_second or 0.0:,.0f} tokens/s."
     )
 
 
@@ -149,7 +142,7 @@ def _objectives(demand: Demand) -> str:
 
 
 def _cells(candidate: Candidate) -> Iterable[str]:
-    layout, rate = candidate.layout, candidate.tokens_per_second_per_gpu
+    layout, rate = candidate.layout, candidate.tokens_per_second
     yield f"{layout.tensor} × {layout.pipeline}"
     yield str(candidate.replicas)
     yield _gib(candidate.weight_bytes)

@@ -25,29 +25,38 @@ def decode_seconds(config: ModelConfig, layout: Layout, times: KernelTimes, batc
         layers * times.decode_attention(_heads(config, layout), share, min(context, window or context))
         for window, layers in Counter(config.sliding_windows).items()
     )
-    return layout.pipeline * _tick(config, layout, times, share, share, attention / config.num_layers)
+    slowest = max(_stage_seconds(config, layout, times, share, share, attention / config.num_layers))
+    return layout.pipeline * (slowest + _hop_seconds(config, layout, times, share))
 
 
 def prefill_seconds(config: ModelConfig, layout: Layout, times: KernelTimes, prompt: int) -> float:
-    """From a prompt's start to its first token on an idle replica, chunk after chunk; stages work on different chunks
-    at the same time."""
+    """From a prompt's start to its first token on an idle replica: chunk after chunk through all stages, for the engine
+    never has two steps with the same sequence in flight."""
     chunks = -(-prompt // CHUNK)
+    tokens = -(-prompt // chunks)
     whole = times.prefill_attention(_heads(config, layout), prompt)
     seen = sum(prefill_pairs(prompt, window) for window in config.sliding_windows) / config.num_layers
     attention = whole * seen / prefill_pairs(prompt, 0) / chunks
-    return (chunks + layout.pipeline - 1) * _tick(config, layout, times, -(-prompt // chunks), 1, attention)
+    through = sum(_stage_seconds(config, layout, times, tokens, 1, attention))
+    return chunks * (through + (layout.pipeline - 1) * _hop_seconds(config, layout, times, tokens))
 
 
-def _tick(config: ModelConfig, layout: Layout, times: KernelTimes, tokens: int, rows: int, attention: float) -> float:
-    """The slowest stage and its message to the next. `attention`: seconds a layer."""
+def _stage_seconds(
+    config: ModelConfig, layout: Layout, times: KernelTimes, tokens: int, rows: int, attention: float
+) -> list[float]:
+    """Each stage's computing in a step of `tokens` tokens and `rows` sampled ones; `attention`: seconds a layer."""
     layer = attention + _layer_seconds(config, layout.tensor, times, tokens)
-    slowest = max(
+    return [
         stage.layers * layer + _ends_seconds(config, layout.tensor, stage, times, tokens, rows)
         for stage in stages(config, layout.pipeline)
-    )
+    ]
+
+
+def _hop_seconds(config: ModelConfig, layout: Layout, times: KernelTimes, tokens: int) -> float:
+    """From one stage to the next."""
     if layout.pipeline == 1:
-        return slowest
-    return slowest + times.send(tokens * config.hidden_size * ITEMSIZE, layout.gpus <= GPUS_PER_NODE)
+        return 0.0
+    return times.send(tokens * config.hidden_size * ITEMSIZE, layout.gpus <= GPUS_PER_NODE)
 
 
 def _layer_seconds(config: ModelConfig, tensor: int, times: KernelTimes, tokens: int) -> float:

@@ -20,7 +20,7 @@ from tests.support.checkpoints import TINY_CONFIGS, write_config
 
 
 def plan_for(model: str, **changes: object) -> Plan:
-    asked = {"gpus": 8, "gpu": "h200", "dtype": "auto", "batch": 64, "context": None, "prompt": None, "itl": None}
+    asked = {"gpus": 8, "gpu": "h200", "dtype": "auto", "batch": 256, "context": None, "prompt": None, "itl": None}
     return make_plan(Request(**{"model": model, "ttft": None, "tables": OUR_TABLES, **asked, **changes}))  # type: ignore[arg-type]
 
 
@@ -38,12 +38,14 @@ def test_a_model_that_fits_one_gpu_is_not_divided() -> None:
 def test_a_model_that_does_not_fit_is_divided_as_little_as_will_do() -> None:
     assert chosen(plan_for("llama-3.3-70b")) == Layout(2, 1)
     assert chosen(plan_for("llama-3.3-70b", gpu="h100")) == Layout(4, 1)
+    assert chosen(plan_for("llama-3.1-405b", batch=64)) == Layout(8, 1)
 
 
 def test_an_objective_may_ask_for_more_gpus() -> None:
-    layout = chosen(plan_for("llama-3.1-8b", itl="6ms"))
-    assert layout is not None
-    assert layout.gpus > 1
+    for itl in ("9ms", "8ms"):
+        layout = chosen(plan_for("llama-3.1-8b", itl=itl))
+        assert layout is not None
+        assert layout.gpus > 1
 
 
 def test_what_cannot_be_done_is_said() -> None:
@@ -65,13 +67,27 @@ def test_replicas_stand_beside_each_other_on_whole_gpus() -> None:
     assert {each.layout.gpus: each.replicas for each in plan.candidates} == {1: 6, 2: 3, 3: 2, 4: 1, 5: 1, 6: 1}
 
 
+def test_replicas_share_the_load() -> None:
+    for candidate in plan_for("llama-3.1-8b", batch=100).candidates:
+        assert candidate.share == -(-100 // candidate.replicas) == candidate.requests
+        assert candidate.itl is not None
+        assert candidate.tokens_per_second == pytest.approx(100 / candidate.itl)
+
+
+def _candidate(layout: Layout, tokens_per_second: float) -> Candidate:
+    return Candidate(layout, 8 // layout.gpus, 0, 0, 1, 9, 1, 1, 1 / tokens_per_second, 1.0, tokens_per_second)
+
+
 def test_of_equal_replicas_the_faster_layout_is_chosen() -> None:
-    slow, fast = (
-        Candidate(Layout(tensor, pipeline), 2, 0, 0, 1, 9, 1, itl=itl, ttft=1.0)
-        for tensor, pipeline, itl in ((1, 3, 0.03), (4, 1, 0.01))
-    )
+    slow, fast = _candidate(Layout(1, 3), 100.0), _candidate(Layout(4, 1), 110.0)
+    assert recommended([slow, fast], Demand(batch=1, context=1, prompt=1)) is fast
+
+
+def test_more_gpus_are_taken_only_where_they_pay() -> None:
     demand = Demand(batch=1, context=1, prompt=1)
-    assert recommended([slow, fast], demand) is fast
+    small, little, much = (_candidate(Layout(tensor, 1), rate) for tensor, rate in ((1, 100.0), (2, 110.0), (4, 150.0)))
+    assert recommended([small, little], demand) is small
+    assert recommended([small, little, much], demand) is much
 
 
 def test_without_times_memory_is_planned_all_the_same(tmp_path: Path) -> None:
