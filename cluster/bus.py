@@ -6,8 +6,10 @@ number is spent, so the gateway notices, and takes the tokens from the unary cal
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
+import msgspec
 import zmq
 
 from cluster.codec import (
@@ -24,8 +26,10 @@ from cluster.codec import (
 )
 from replicas.messages import LoadReport
 
+log = logging.getLogger(__name__)
+
 HEARTBEAT_SECONDS = 1.0
-SILENT_GATEWAY_SECONDS = 15.0
+SILENT_PEER_SECONDS = 15.0
 STATE_SECONDS = 0.02
 MAX_UNSENT_MESSAGES = 100_000
 
@@ -48,6 +52,8 @@ class BusServer:
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.SNDHWM, MAX_UNSENT_MESSAGES)
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a gateway that comes back is the same gateway
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
         self.socket.setsockopt(zmq.LINGER, 0)
         if ":" in host:
             self.socket.setsockopt(zmq.IPV6, 1)
@@ -67,10 +73,14 @@ class BusServer:
         aborted: list[str] = []
         while True:
             try:
-                identity, payload = self.socket.recv_multipart(zmq.NOBLOCK)
+                identity, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return aborted
-            gateway, message = identity.decode(), decode_from_gateway(payload)
+            try:
+                gateway, message = identity.decode(), decode_from_gateway(b"".join(frames))
+            except (UnicodeDecodeError, msgspec.MsgspecError) as error:
+                log.warning("a message on the bus cannot be read and is dropped: %s", error)
+                continue
             if gateway not in self._peers:
                 self._peers[gateway] = _Peer(now)
             self._peers[gateway].heard = now
@@ -106,7 +116,7 @@ class BusServer:
         if now - self._last_heartbeat < HEARTBEAT_SECONDS:
             return []
         self._last_heartbeat = now
-        silent = [name for name, peer in self._peers.items() if now - peer.heard > SILENT_GATEWAY_SECONDS]
+        silent = [name for name, peer in self._peers.items() if now - peer.heard > SILENT_PEER_SECONDS]
         for gateway in silent:
             del self._peers[gateway]
         for gateway, peer in self._peers.items():
@@ -119,5 +129,5 @@ class BusServer:
     def _send(self, gateway: str, message: FromEngine) -> None:
         try:
             self.socket.send_multipart((gateway.encode(), encode(message)), zmq.NOBLOCK)
-        except (zmq.Again, zmq.ZMQError):
+        except zmq.ZMQError:
             return  # gone or overfull: the skipped sequence number tells

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import zmq
 
-from cluster.bus import HEARTBEAT_SECONDS, SILENT_GATEWAY_SECONDS
+from cluster.bus import HEARTBEAT_SECONDS, SILENT_PEER_SECONDS
 from cluster.codec import (
     Abort,
     FromGateway,
@@ -163,7 +163,7 @@ class BusClient:
         while True:
             await asyncio.sleep(2 * HEARTBEAT_SECONDS)
             for line in list(self._lines.values()):
-                if self._loop.time() - line.heard > SILENT_GATEWAY_SECONDS:
+                if self._loop.time() - line.heard > SILENT_PEER_SECONDS:
                     self._close(line)
                 else:
                     self._send(line, Hello())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +28,6 @@ from cluster.codec import (
     Ready,
     Shutdown,
     StartFailed,
-    ToEngine,
     decode_control,
     encode,
 )
@@ -84,10 +84,25 @@ class EngineClient:
         control, control_address = _bind(zmq.PAIR, folder, "control")
         pulse, pulse_address = _bind(zmq.PULL, folder, "pulse")
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cluster.engine_process", stdin=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            "cluster.engine_process",
+            stdin=asyncio.subprocess.PIPE,
+            env=os.environ | thread_environment(config.threads),
         )
         assert process.stdin is not None
-        spec = EngineSpec(model_path, config, control_address, pulse_address, bus_host, builder, dict(options or {}))
+        spec = EngineSpec(
+            model_path=model_path,
+            config=config,
+            parent=os.getpid(),
+            folder=folder,
+            control_address=control_address,
+            pulse_address=pulse_address,
+            bus_host=bus_host,
+            builder=builder,
+            options=dict(options or {}),
+            ranks_by_replica=start_ranks is not None and config.num_ranks > 1,
+        )
         process.stdin.write(msgspec.json.encode(spec) + b"\n")
         client = cls(process, control, pulse, folder)
         try:
@@ -113,11 +128,12 @@ class EngineClient:
         key = request_id.encode()
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._answers[key] = future
-        await self._control.send(submit)
         try:
+            await self._send(key, submit)
             return await future
         except asyncio.CancelledError:
-            await self._send(Abort((request_id,)))
+            if self.alive:
+                await self._send(b"", encode(Abort((request_id,))))
             raise
         finally:
             self._answers.pop(key, None)
@@ -129,7 +145,7 @@ class EngineClient:
         future: asyncio.Future[LoadReport] = asyncio.get_running_loop().create_future()
         self._pongs[number] = future
         try:
-            await self._send(Ping(number))
+            await self._send(b"", encode(Ping(number)))
             return await asyncio.wait_for(future, timeout)
         finally:
             del self._pongs[number]
@@ -141,9 +157,9 @@ class EngineClient:
 
     async def close(self) -> None:
         """Ask the process to end, then make it. Leaves nothing behind."""
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, EngineDiedError):
             if self.alive:
-                await asyncio.wait_for(self._send(Shutdown()), SHUTDOWN_SECONDS)
+                await self._send(b"", encode(Shutdown()))
                 await asyncio.wait_for(self._process.wait(), SHUTDOWN_SECONDS)
         if self.alive:
             self.kill()
@@ -152,12 +168,18 @@ class EngineClient:
             task.cancel()
         self._control.close()
         self._pulse.close()
-        for path in Path(self._folder).iterdir():
-            path.unlink()
-        Path(self._folder).rmdir()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _send(self, message: ToEngine) -> None:
-        await self._control.send(encode(message))
+    async def died(self) -> None:
+        """Return when the process has ended, for whatever reason, and its callers have been told."""
+        await self._process.wait()
+        await asyncio.sleep(0)
+
+    async def _send(self, request_id: bytes, message: bytes) -> None:
+        try:
+            await self._control.send_multipart((request_id, message), zmq.NOBLOCK)
+        except zmq.Again:
+            raise EngineDiedError(f"the engine process {self.pid} no longer takes messages") from None
 
     def _require_alive(self) -> None:
         if not self.alive:
@@ -211,10 +233,18 @@ class EngineClient:
                 future.set_exception(error)
 
 
+def thread_environment(threads: int) -> dict[str, str]:
+    """How many threads the engine computes with: 0 takes every core this process may use. Threads that wait give
+    their core up soon, as the gateway may need it (libgomp would spin for milliseconds)."""
+    count = threads or len(os.sched_getaffinity(0))
+    return {"OMP_NUM_THREADS": str(count), "GOMP_SPINCOUNT": "5000"}
+
+
 def _bind(kind: int, folder: str, name: str) -> tuple[zmq.asyncio.Socket, str]:
     """A socket at an address that only this machine can reach."""
     endpoint = zmq.asyncio.Context.instance().socket(kind)
     endpoint.setsockopt(zmq.LINGER, 0)
+    endpoint.setsockopt(zmq.SNDHWM, 0)
     address = f"ipc://{folder}/{name}"
     endpoint.bind(address)
     return endpoint, address

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -38,6 +40,7 @@ from cluster.codec import (
     StartFailed,
     Stranger,
     Submit,
+    ToEngine,
     TokenRow,
     decode_to_engine,
     encode,
@@ -45,26 +48,32 @@ from cluster.codec import (
 from replicas.engine import Engine
 from replicas.messages import RequestSummary, StepOutput
 
+log = logging.getLogger(__name__)
+
 MAX_EARLY_ABORTS = 10_000
 PULSE_SECONDS = 0.5
+EXIT_ORPHANED = 71
 
 
 class Pulse(threading.Thread):
     """Tells the replica that this process runs, from a thread of its own: a long step does not silence it, SIGSTOP
-    does. Whether the engine steps is another question, which `Ping` asks."""
+    does. Whether the engine steps is another question, which `Ping` asks. A process without its parent ends."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, spec: EngineSpec) -> None:
         super().__init__(name="pulse", daemon=True)
+        self._spec = spec
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = context.socket(zmq.PUSH)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.connect(address)
+        self._socket.connect(spec.pulse_address)
 
     def run(self) -> None:
-        while True:
+        while os.getppid() == self._spec.parent:
             with contextlib.suppress(zmq.Again):
                 self._socket.send(b"", zmq.NOBLOCK)
             time.sleep(PULSE_SECONDS)
+        shutil.rmtree(self._spec.folder, ignore_errors=True)
+        os._exit(EXIT_ORPHANED)  # the main thread may be loading a model, or in a step that never ends
 
 
 class EngineLoop:
@@ -79,21 +88,20 @@ class EngineLoop:
         self._stopping = False
 
     def run(self) -> None:
-        """Until told to stop, or the replica is gone."""
+        """Until told to stop."""
         poller = zmq.Poller()
         poller.register(self._control, zmq.POLLIN)
         poller.register(self._bus.socket, zmq.POLLIN)
-        parent = os.getppid()
-        while not self._stopping and os.getppid() == parent:
+        while not self._stopping:
             poller.poll(0 if self._engine.has_work else int(HEARTBEAT_SECONDS * 1000))
             self._take_in()
+            for gateway in self._bus.keep_alive(time.monotonic()):
+                self._abort([name for name, owner in self._gateway_of.items() if owner == gateway])
             output = self._engine.step() if self._engine.has_work else StepOutput()
             now = time.monotonic()
             # The load goes out first: who has just got the last token of a request finds it counted.
             self._bus.report(self._engine.load, now, resting=self._engine.idle)
             self._publish(output)
-            for gateway in self._bus.keep_alive(now):
-                self._abort([name for name, owner in self._gateway_of.items() if owner == gateway])
 
     def close(self) -> None:
         self._bus.close()
@@ -103,18 +111,25 @@ class EngineLoop:
         self._abort(self._bus.receive(time.monotonic()))
         while True:
             try:
-                message = decode_to_engine(self._control.recv(zmq.NOBLOCK))
+                request_id, payload = self._control.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            match message:
-                case Submit():
-                    self._submit(message)
-                case Abort(request_ids):
-                    self._abort(request_ids)
-                case Ping(number):
-                    self._control.send_multipart((b"", encode(Pong(number, self._engine.load()))))
-                case Shutdown():
-                    self._stopping = True
+            try:
+                self._handle(decode_to_engine(payload))
+            except msgspec.MsgspecError as error:  # from a gateway of another version
+                log.error("a message of the control channel cannot be read: %s", error)
+                self._answer(request_id.decode(), Refused("the request cannot be read by this version of the engine"))
+
+    def _handle(self, message: ToEngine) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case Abort(request_ids):
+                self._abort(request_ids)
+            case Ping(number):
+                self._control.send_multipart((b"", encode(Pong(number, self._engine.load()))))
+            case Shutdown():
+                self._stopping = True
 
     def _submit(self, message: Submit) -> None:
         request = message.request
@@ -200,7 +215,7 @@ def main() -> int:
     control = context.socket(zmq.PAIR)
     control.setsockopt(zmq.LINGER, 1000)
     control.connect(spec.control_address)
-    Pulse(spec.pulse_address).start()
+    Pulse(spec).start()
     try:
         loop = start(spec, control, context)
     except Exception as error:  # whatever the reason, the replica must hear it

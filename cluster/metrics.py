@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -36,9 +36,10 @@ COUNTERS = {
 
 
 class GatewayMetrics:
-    """One registry a gateway. `loads` gives the last load report of every replica by a stable name."""
+    """One registry a gateway. `loads` gives the last load report of every connected engine by its bus address,
+    which changes with its start; `lost` the number of bus messages that never came."""
 
-    def __init__(self, loads: Callable[[], dict[str, LoadReport]]) -> None:
+    def __init__(self, loads: Callable[[], dict[str, LoadReport]], lost: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_EngineCollector(loads))
 
@@ -53,9 +54,11 @@ class GatewayMetrics:
         self.e2e = histogram("e2e_request_latency_seconds", "From the request's arrival to its end", DURATIONS)
         self.queue = histogram("request_queue_time_seconds", "In the engine before the first step", LATENCIES)
         self.requests = counter("requests", "Generations by outcome; each prompt of a batch counts", "outcome")
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens as usage states them")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of answered requests, as usage states them")
         self.cached_tokens = counter("prompt_tokens_cached", "Prompt tokens served from the prefix cache")
-        self.generation_tokens = counter("generation_tokens", "Output tokens as usage states them")
+        self.generation_tokens = counter("generation_tokens", "Output tokens that clients got")
+        lost_messages = Gauge("mobula_bus_lost_messages", "Token messages that never came", registry=self._registry)
+        lost_messages.set_function(lost)
 
     def render(self) -> bytes:
         """The Prometheus text format."""

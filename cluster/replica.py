@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 from typing import Any, Literal
 
 import msgspec
@@ -12,12 +14,14 @@ from ray.util import get_current_placement_group
 
 from cluster.codec import DEFAULT_BUILDER, encode
 from cluster.engine_client import EngineClient
-from cluster.workers import RankWorkers, on_gpu, stage_bundles
+from cluster.resources import cpus_per_rank, on_gpu, stage_bundles
+from cluster.workers import RankWorkers
 from replicas.config import EngineConfig
 
 PlacementStrategy = Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"]
 
-PING_SECONDS = 10.0
+STEP_SECONDS = 60.0  # longer than any step: a large prefill on a slow CPU takes its time
+TELL_SECONDS = 0.5
 HEALTH_PERIOD_SECONDS = 2.0
 DRAIN_SECONDS = 60.0
 QUEUE_FACTOR = 8
@@ -47,6 +51,8 @@ class Replica:
             spec.options,
             self._workers.start if self._workers is not None else None,
         )
+        self._closing = False
+        self._vigil = asyncio.create_task(self._end_with_engine())
 
     async def info(self) -> bytes:
         return encode(self._engine.info)
@@ -57,18 +63,27 @@ class Replica:
 
     async def check(self) -> None:
         """Cross the engine's step loop."""
-        await self._engine.ping(PING_SECONDS)
+        await self._engine.ping(STEP_SECONDS)
 
     async def check_health(self) -> None:
         """Serve replaces this replica when this raises. An engine that does not step is ended, so that whoever waits
-        for it hears of it now."""
+        for it hears of it now; a process that stands still is found much earlier, by its silence."""
         try:
-            await self._engine.ping(PING_SECONDS)
+            await self._engine.ping(STEP_SECONDS)
         except TimeoutError:
             self._engine.kill()
-            raise RuntimeError(f"the engine has not stepped for {PING_SECONDS} s and was ended") from None
+            raise RuntimeError(f"the engine has not stepped for {STEP_SECONDS:.0f} s and was ended") from None
+
+    async def _end_with_engine(self) -> None:
+        """A replica without its engine would fail every call at once, and so look idle: it ends too, as soon as its
+        callers have been told. Serve sees the death of an actor at once."""
+        await self._engine.died()
+        if not self._closing:
+            await asyncio.sleep(TELL_SECONDS)
+            os._exit(1)
 
     async def __del__(self) -> None:
+        self._closing = True
         with contextlib.suppress(AttributeError):  # the engine never started
             await self._engine.close()
         if self._workers is not None:
@@ -78,17 +93,20 @@ class Replica:
 def replica_deployment(
     name: str, num_replicas: int, config: EngineConfig, strategy: PlacementStrategy = "PACK"
 ) -> serve.Deployment:
-    """Serve lets a multiple of `max_running` wait at each replica, and the rest in the gateways. A replica of several
-    ranks gets a placement group with this strategy."""
-    options: dict[str, Any] = {"ray_actor_options": {"num_cpus": 1, "num_gpus": int(on_gpu(config))}}
+    """Serve lets a multiple of `max_running` wait at each replica, as many again in each gateway, and refuses more. A
+    replica of several ranks gets a placement group with this strategy."""
+    options: dict[str, Any] = {
+        "ray_actor_options": {"num_cpus": cpus_per_rank(config), "num_gpus": int(on_gpu(config))}
+    }
     if config.num_ranks > 1:
         options |= {"placement_group_bundles": stage_bundles(config), "placement_group_strategy": strategy}
     return serve.deployment(
         name=name,
         num_replicas=num_replicas,
         max_ongoing_requests=QUEUE_FACTOR * config.max_running,
+        max_queued_requests=QUEUE_FACTOR * config.max_running,
         health_check_period_s=HEALTH_PERIOD_SECONDS,
-        health_check_timeout_s=PING_SECONDS + HEALTH_PERIOD_SECONDS,
+        health_check_timeout_s=STEP_SECONDS + HEALTH_PERIOD_SECONDS,
         graceful_shutdown_timeout_s=DRAIN_SECONDS,
         graceful_shutdown_wait_loop_s=0.1,
         **options,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
+from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
 
 from cluster.codec import EngineInfo
+from cluster.gateway.errors import unavailable
 
 decode_info = msgspec.msgpack.Decoder(EngineInfo).decode
 
@@ -21,7 +25,14 @@ class ServePort:
         return decode_info(await self._handle.info.remote())
 
     async def submit(self, request_id: str, submit: bytes) -> bytes:
-        answer: bytes = await self._handle.submit.remote(request_id, submit)
+        response = self._handle.submit.remote(request_id, submit)
+        try:
+            answer: bytes = await response
+        except asyncio.CancelledError:
+            response.cancel()  # type: ignore[no-untyped-call]  # ending the wait alone would leave the call running
+            raise
+        except BackPressureError:
+            raise unavailable("All replicas are busy and their queues are full; try again.") from None
         return answer
 
     async def check(self) -> None:

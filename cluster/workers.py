@@ -19,22 +19,11 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from cluster.engine_client import EngineStartError
+from cluster.resources import cpus_per_rank, on_gpu
 from replicas.config import EngineConfig
 
 START_SECONDS = 60.0
 REACH_SECONDS = 5.0
-
-
-def stage_bundles(config: EngineConfig) -> list[dict[str, float]]:
-    """What the placement group of a replica reserves: a bundle for each stage."""
-    bundle = {"CPU": float(config.tensor_parallel)}
-    if on_gpu(config):
-        bundle["GPU"] = float(config.tensor_parallel)
-    return [bundle] * config.pipeline_parallel
-
-
-def on_gpu(config: EngineConfig) -> bool:
-    return config.device.startswith("cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +71,8 @@ class RankWorker:
 
     def run(self, spec: bytes) -> None:
         """Be the rank until rank 0 says that it is over. When rank 0 is gone, so is this process."""
+        import torch
+
         from parallel.channel import ChannelClosedError
         from replicas.ranks.follower import run_rank
         from replicas.ranks.processes import decode_spec
@@ -89,6 +80,9 @@ class RankWorker:
         decoded = decode_spec(spec)
         if decoded.device.startswith("cuda"):
             decoded = replace(decoded, device="cuda:0")  # an actor sees its own GPU only
+        torch.set_num_threads(
+            decoded.config.threads or max(1, len(os.sched_getaffinity(0)) // decoded.config.num_ranks)
+        )
         try:
             run_rank(decoded)
         except ChannelClosedError:
@@ -138,7 +132,11 @@ class RankWorkers:
         strategy = PlacementGroupSchedulingStrategy(
             self._group, placement_group_bundle_index=rank // self._config.tensor_parallel
         )
-        options = {"num_cpus": 1, "num_gpus": int(on_gpu(self._config)), "scheduling_strategy": strategy}
+        options = {
+            "num_cpus": cpus_per_rank(self._config),
+            "num_gpus": int(on_gpu(self._config)),
+            "scheduling_strategy": strategy,
+        }
         return ray.remote(RankWorker).options(**options).remote(rank)
 
 

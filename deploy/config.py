@@ -100,6 +100,9 @@ class EngineSection(Section):
             raise ValueError("must be cpu, cuda or cuda:N")
         return device
 
+    threads: int = Field(default=_DEFAULTS.threads, ge=0)
+    """CPU threads that compute; 0 takes every core. Several replicas on one machine share its cores best this way."""
+
     @model_validator(mode="after")
     def _engine_takes_it(self) -> Self:
         EngineConfig(**self.model_dump())

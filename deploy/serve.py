@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.ingress import Ingress
-from deploy.config import MobulaConfig
+from cluster.resources import num_cpus
+from deploy.config import MobulaConfig, to_engine_config
 from deploy.errors import UserError
 
+EXIT_INTERRUPTED = 130
 OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
 SERVE_LOGGING: dict[str, Any] = {"enable_access_log": False, "log_level": "WARNING"}
 
@@ -52,40 +54,59 @@ def serve(config: MobulaConfig, paths: dict[str, Path], clock: StageClock, json_
     gateway = config.gateway
     ingress = Ingress(gateway.ingress, gateway.host, gateway.port)
     os.environ.update(ingress.environment())
-    stop = _stop_on_signals()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     with clock.stage("import Ray"):
         import ray
-        from ray import serve as ray_serve
-
-        from deploy.app import APPLICATION_NAME, build_application
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    ready = False
     try:
-        with clock.stage("start Ray"):
-            start_ray(gateway.host, sum(model.replicas.min for model in config.models))
-        with clock.stage("start Serve"):
-            ray_serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
-        with clock.stage("start the models and the gateway"):
-            application = build_application(config, paths, ingress)
-            try:
-                ray_serve.run(application, name=APPLICATION_NAME, logging_config=SERVE_LOGGING)
-            except RuntimeError as error:
-                raise UserError(f"the application did not start: {_cause(APPLICATION_NAME) or error}") from error
-        url = f"http://{'127.0.0.1' if gateway.host == '0.0.0.0' else gateway.host}:{gateway.port}"
+        _start(config, paths, ingress, clock)
+        url = f"http://{reachable(gateway.host)}:{gateway.port}"
         _tell_engines(url, clock)
         _tell_ready(url, config.models[0].id, clock, json_file)
-        stop.wait()
+        ready = True
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        if not ready:
+            sys.exit(EXIT_INTERRUPTED)
     finally:
         if not clock.quiet:
             print("Stopping ...", flush=True)
         ray.shutdown()  # the cluster is ours alone: everything in it ends, engine processes with their replicas
 
 
+def _start(config: MobulaConfig, paths: dict[str, Path], ingress: Ingress, clock: StageClock) -> None:
+    """Ray, Serve and the application, each a stage. Raises UserError if the application does not come up."""
+    from ray import serve as ray_serve
+
+    from deploy.app import APPLICATION_NAME, build_application
+
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    with clock.stage("start Ray"):
+        start_ray(ingress.host, sum(model.replicas.min * num_cpus(to_engine_config(model)) for model in config.models))
+    with clock.stage("start Serve"):
+        ray_serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
+    with clock.stage("start the models and the gateway"):
+        application = build_application(config, paths, ingress)
+        try:
+            ray_serve.run(application, name=APPLICATION_NAME, logging_config=SERVE_LOGGING)
+        except RuntimeError as error:
+            raise UserError(f"the application did not start: {_cause(APPLICATION_NAME) or error}") from error
+
+
+def reachable(host: str) -> str:
+    """The address by which this machine reaches a server that listens on `host`, as it stands in a URL."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
 def _cause(application: str) -> str:
-    """What Serve says of deployments that did not start."""
+    """What Serve says of a deployment that did not start: the last line of its traceback."""
     from ray import serve as ray_serve
 
     state = ray_serve.status().applications.get(application)
-    return " ".join(deployment.message for deployment in state.deployments.values()) if state else ""
+    messages = [deployment.message.strip() for deployment in state.deployments.values()] if state else []
+    lines = [line for message in messages for line in message.splitlines() if "Error: " in line]
+    return lines[-1].strip() if lines else " ".join(messages)
 
 
 def _tell_engines(url: str, clock: StageClock) -> None:
@@ -97,9 +118,9 @@ def _tell_engines(url: str, clock: StageClock) -> None:
             clock.tell(f"{model['id']}: {name}", seconds, indent=1)
 
 
-def start_ray(host: str, num_replicas: int) -> None:
-    """A cluster of this machine alone, with a logical CPU for every replica at least. A gateway on the loopback
-    address keeps Ray's own ports there, too."""
+def start_ray(host: str, num_cpus: int) -> None:
+    """A cluster of this machine alone, with at least `num_cpus` logical CPUs. A gateway on the loopback address keeps
+    Ray's own ports there, too."""
     import ray
 
     address = "127.0.0.1" if host in ("127.0.0.1", "localhost", "::1") else None
@@ -109,22 +130,9 @@ def start_ray(host: str, num_replicas: int) -> None:
         log_to_driver=False,
         logging_level=logging.ERROR,
         object_store_memory=OBJECT_STORE_BYTES,
-        num_cpus=max(num_replicas, os.cpu_count() or 1),
+        num_cpus=max(num_cpus, os.cpu_count() or 1),
         _node_ip_address=address,
     )
-
-
-def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
-
-    def on_signal(number: int, frame: object) -> None:
-        if stop.is_set():
-            sys.exit(130)
-        stop.set()
-
-    signal.signal(signal.SIGINT, on_signal)
-    signal.signal(signal.SIGTERM, on_signal)
-    return stop
 
 
 def _tell_ready(url: str, model_id: str, clock: StageClock, json_file: Path | None) -> None:

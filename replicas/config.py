@@ -70,6 +70,7 @@ class ModelConfig:
 class EngineConfig:
     """How one engine runs. Sizes in bytes or tokens; `max_model_len` 0 takes the model's own limit.
     `itl_objective` (seconds) bounds how long a step with running decodes may take; None: unbounded.
+    `threads` 0 computes with every core that the process may use.
     `kv_cache_memory` is that of each of the tensor_parallel * pipeline_parallel ranks."""
 
     dtype: Dtype = "auto"
@@ -82,6 +83,7 @@ class EngineConfig:
     itl_objective: float | None = None
     policy: Literal["fcfs", "priority", "deadline"] = "fcfs"
     device: str = "cpu"
+    threads: int = 0
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
 

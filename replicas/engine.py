@@ -70,9 +70,9 @@ class Engine:
             request=request,
             arrival=self._clock(),
             order=self._arrivals,
-            root_key=root_key(self.model.name, request.cache_salt),
+            root_key=root_key(self.model.name, self.config.block_size, request.cache_salt),
             token_ids=list(request.token_ids),
-            block_keys=list(request.block_keys),
+            block_keys=self._trusted_keys(request),
         )
         self._sequences[request.request_id] = sequence
         self._scheduler.enqueue(sequence)
@@ -180,6 +180,11 @@ class Engine:
                 f"the prompt has {prompt} tokens and max_tokens is {asked}, together more than "
                 f"the model's limit of {limit} tokens"
             )
+
+    def _trusted_keys(self, request: GenerateRequest) -> list[bytes]:
+        """The gateway's keys, unless they cannot be those of this prompt."""
+        full_blocks = len(request.token_ids) // self.config.block_size
+        return list(request.block_keys) if len(request.block_keys) == full_blocks else []
 
     def _prefill_budget(self, num_decodes: int) -> int:
         return prefill_budget(

@@ -29,12 +29,12 @@ class Gateway:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, models: dict[str, DeploymentHandle[object]], settings: GatewaySettings, ingress: Ingress
     ) -> None:
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._service = GatewayService(BusClient(), settings)
         for model_id, handle in models.items():
             self._service.models[model_id] = await ModelService.open(model_id, ServePort(handle))
         self._app = build_app(self._service)
-        self._server: uvicorn.Server | None = None
-        self._serving: asyncio.Task[None] | None = None
         if (listener := ingress.open_socket()) is not None:
             config = uvicorn.Config(
                 self._app, lifespan="off", access_log=False, log_config=None, timeout_keep_alive=KEEP_ALIVE_SECONDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -14,6 +15,8 @@ from cluster.gateway.feed import TokenFeed
 from cluster.gateway.service import GatewayService, ModelService
 from cluster.gateway.text_stream import TextStream
 from replicas.messages import FinishReason, GenerateRequest
+
+log = logging.getLogger(__name__)
 
 ABORT_GRACE_SECONDS = 2.0
 
@@ -58,6 +61,8 @@ class Generation:
         try:
             while self.text.finish_reason is None:
                 token_ids, reason = await self._feed.next()
+                if reason in ("abort", "error"):
+                    raise unavailable("The engine gave this request up; try again.")
                 last = self._observe_tokens(last, len(token_ids))
                 for some, its_reason in self._portions(token_ids, reason):
                     text = self.text.push(some, its_reason)
@@ -95,11 +100,10 @@ class Generation:
         if call.cancelled():
             self._feed.fail(unavailable("The request was cancelled."))
         elif (error := call.exception()) is not None:
-            self._feed.fail(
-                error
-                if isinstance(error, ApiError)
-                else unavailable("The replica that served this request failed; try again.")
-            )
+            if not isinstance(error, ApiError):
+                log.warning("request %s failed at its replica", self.request.request_id, exc_info=error)
+                error = unavailable("The replica that served this request failed; try again.")
+            self._feed.fail(error)
         elif isinstance(answer := call.result(), Refused):
             self._feed.fail(bad_request(answer.message + "."))
         else:
@@ -118,12 +122,14 @@ class Generation:
         metrics, model = self._gateway.metrics, self._model.id
         metrics.requests.labels(model, outcome).inc()
         metrics.e2e.labels(model).observe(time.perf_counter() - self._arrival)
-        metrics.prompt_tokens.labels(model).inc(len(self.request.token_ids))
+        if outcome in ("stop", "length"):
+            metrics.prompt_tokens.labels(model).inc(len(self.request.token_ids))
         metrics.generation_tokens.labels(model).inc(self.text.num_tokens)
         self._call.add_done_callback(self._on_end)
         if not self._call.done() and self._feed.finish_reason is None:
             self._gateway.bus.abort(self.request.request_id)
-            asyncio.get_running_loop().call_later(ABORT_GRACE_SECONDS, self._call.cancel)
+            grace = 0.0 if outcome == "abort" else ABORT_GRACE_SECONDS  # after a stop string the summary is wanted
+            asyncio.get_running_loop().call_later(grace, self._call.cancel)
         self._gateway.bus.unsubscribe(self.request.request_id)
 
     def _on_end(self, _: object) -> None:
@@ -139,14 +145,15 @@ async def merge(generations: list[Generation]) -> AsyncGenerator[Delta]:
             async for delta in deltas:
                 yield delta
         return
-    queue: asyncio.Queue[Delta | BaseException | None] = asyncio.Queue()
+    queue: asyncio.Queue[Delta | Exception | None] = asyncio.Queue()
 
     async def forward(generation: Generation) -> None:
         try:
-            async for delta in generation.deltas():
-                queue.put_nowait(delta)
+            async with aclosing(generation.deltas()) as deltas:
+                async for delta in deltas:
+                    queue.put_nowait(delta)
             queue.put_nowait(None)
-        except ApiError as error:
+        except Exception as error:
             queue.put_nowait(error)
 
     tasks = [asyncio.create_task(forward(generation)) for generation in generations]
@@ -154,7 +161,7 @@ async def merge(generations: list[Generation]) -> AsyncGenerator[Delta]:
         remaining = len(tasks)
         while remaining:
             item = await queue.get()
-            if isinstance(item, BaseException):
+            if isinstance(item, Exception):
                 raise item
             if item is None:
                 remaining -= 1

@@ -38,7 +38,7 @@ def new_generation(
         request_id=request_id,
         token_ids=tuple(token_ids),
         sampling=sampling_params(body, max_tokens, model.info.vocab_size),
-        block_keys=tuple(chain_keys(root_key(model.info.model_name, salt), token_ids, model.info.block_size)),
+        block_keys=tuple(chain_keys(root_key(model.info.model_name, model.info.block_size, salt), token_ids, model.info.block_size)),
         cache_salt=salt,
     )
     text = TextStream(

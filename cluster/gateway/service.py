@@ -69,7 +69,7 @@ class GatewayService:
     def __init__(self, bus: BusClient, settings: GatewaySettings) -> None:
         self.bus = bus
         self.settings = settings
-        self.metrics = GatewayMetrics(bus.loads)
+        self.metrics = GatewayMetrics(bus.loads, lambda: bus.lost_messages)
         self.models: dict[str, ModelService] = {}
         self._text_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
 

@@ -28,7 +28,7 @@ def main() -> None:
     from deploy.serve import SERVE_LOGGING, start_ray
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    start_ray(ingress.host, num_replicas=1)
+    start_ray(ingress.host, num_cpus=1)
     try:
         serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
         for line in sys.stdin:

@@ -13,10 +13,10 @@ from hashlib import blake2b
 KEY_BYTES = 16
 
 
-def root_key(model: str, salt: str = "") -> bytes:
-    """The parent of every first block of `model` under `salt`."""
+def root_key(model: str, block_size: int, salt: str = "") -> bytes:
+    """The parent of every first block of `model` in blocks of `block_size` tokens under `salt`."""
     digest = blake2b(digest_size=KEY_BYTES, person=b"mobula-root")
-    for part in (model, salt):
+    for part in (model, str(block_size), salt):
         raw = part.encode()
         digest.update(len(raw).to_bytes(8, "little") + raw)
     return digest.digest()

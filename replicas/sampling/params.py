@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_SEED = 2**63 - 1
+GREEDY_BELOW = 1e-5  # where logits divided by the temperature would leave float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0 or self.top_k == 1
+        return self.temperature < GREEDY_BELOW or self.top_k == 1
 
 
 def _require(holds: bool, field: str, value: object, allowed: str) -> None:

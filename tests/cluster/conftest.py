@@ -19,7 +19,7 @@ def serve_cluster():
 
     from deploy.serve import SERVE_LOGGING, start_ray
 
-    start_ray("127.0.0.1", num_replicas=8)
+    start_ray("127.0.0.1", num_cpus=8)
     serve.start(proxy_location="Disabled", logging_config=SERVE_LOGGING)
     yield serve
     ray.shutdown()

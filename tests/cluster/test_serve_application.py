@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import threading
 import time
 
@@ -19,6 +18,7 @@ from cluster.ingress import Ingress
 from cluster.replica import ReplicaSpec, replica_deployment
 from deploy.serve import SERVE_LOGGING
 from replicas.config import EngineConfig
+from tests.support.processes import descendants
 from tests.support.sse import complete, read_stream
 
 pytestmark = pytest.mark.slow
@@ -50,8 +50,7 @@ def http(url):
 
 def engine_pids() -> list[int]:
     """The engine processes of this test's cluster."""
-    found = subprocess.run(["pgrep", "-f", "cluster.engine_process"], capture_output=True, text=True, check=False)
-    return [int(pid) for pid in found.stdout.split()]
+    return descendants("-m cluster.engine_process")
 
 
 def metric(http: httpx.Client, name: str) -> float:

@@ -48,6 +48,7 @@ VALID: dict[str, Any] = {
                 "prefix_caching": False,
                 "policy": "priority",
                 "device": "cpu",
+                "threads": 2,
             },
             "slo": {"ttft_p99": "500ms", "itl_p99": "50ms"},
         }
@@ -91,6 +92,7 @@ def test_every_key_is_read(file: Path) -> None:
         itl_objective=0.05,
         policy="priority",
         device="cpu",
+        threads=2,
     )
     assert (config.gateway.host, config.gateway.port) == ("0.0.0.0", 9000)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers.decoders import ByteLevel
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -19,6 +20,7 @@ from transformers import (
 )
 
 from parallel.sharding import WeightSlot
+from replicas.text.gguf_tokenizer import open_gguf_tokenizer
 
 VOCAB_SIZE = 131
 MAX_POSITIONS = 512
@@ -99,3 +101,13 @@ def fill(slots: Iterable[tuple[str, WeightSlot]], weights: Mapping[str, torch.Te
         assert tuple(full.shape) == slot.shape, name
         shard = slot.shard
         slot.target.copy_(full if shard is None else full.narrow(shard.dim, shard.start, shard.stop - shard.start))
+
+
+def write_tiny_with_tokenizer(folder: Path, gguf: Path, num_layers: int = 4) -> Path:
+    """A tiny Llama with four heads and the tokenizer of a GGUF file, as a folder that can be served."""
+    vocabulary = open_gguf_tokenizer(gguf)
+    vocabulary.backend.decoder = ByteLevel()
+    vocabulary.backend.save(str(folder / "tokenizer.json"))
+    sizes = {**_SIZES, "vocab_size": len(vocabulary.token_bytes), "num_hidden_layers": num_layers}
+    write_tiny(folder, LlamaConfig(**sizes, num_key_value_heads=2, tie_word_embeddings=True))
+    return folder

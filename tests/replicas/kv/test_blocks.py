@@ -10,7 +10,7 @@ from replicas.kv.blocks import BlockPool
 from replicas.kv.prefix import KEY_BYTES, chain_keys, root_key
 from replicas.messages import KvRemoved
 
-ROOT = root_key("model")
+ROOT = root_key("model", 1)
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -118,5 +118,12 @@ class TestKeys:
         assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, False, False]
 
     def test_model_and_salt_are_part_of_the_name_and_cannot_be_confused(self):
-        roots = [root_key("m"), root_key("m", "s"), root_key("ms"), root_key("m\0", "s"), root_key("", "ms")]
+        roots = [
+            root_key("m", 1),
+            root_key("m", 2),
+            root_key("m", 1, "s"),
+            root_key("ms", 1),
+            root_key("m\0", 1, "s"),
+            root_key("", 1, "ms"),
+        ]
         assert len(set(roots)) == len(roots)
