@@ -121,7 +121,9 @@ class ModelRunner:
         return step.results
 
     def close(self) -> None:
-        """Wait until the other stages have all that this one sent."""
+        """Take all that the other stages still send, and wait until they have all that this one sent."""
+        while self._unanswered:
+            self._take_results()
         if self._links is not None:
             self._links.flush()
 
@@ -143,9 +145,13 @@ class ModelRunner:
         return step
 
     def _await_tokens(self, rows: list[Row]) -> None:
-        """In the first stage: wait for the tokens that this step feeds on. No other stage reads them."""
-        while self._unanswered and any(row.token_ids[-1] == NO_TOKEN for row in rows):
+        """In the first stage: wait for the tokens that this step feeds on. No other stage reads them. Steps that rank 0
+        must have collected before it planned this one have been answered: take those too, lest they pile up."""
+        while self._unanswered and (self._must_be_answered() or any(row.token_ids[-1] == NO_TOKEN for row in rows)):
             self._take_results()
+
+    def _must_be_answered(self) -> bool:
+        return self._links is not None and len(self._unanswered) >= self._links.depth
 
     def _take_results(self) -> None:
         assert self._links is not None

@@ -22,8 +22,10 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True, slots=True)
 class StageLinks:
-    """This stage's connections; those that its place in the pipeline doesn't need are None."""
+    """This stage's connections; those that its place in the pipeline doesn't need are None. At most `depth` steps
+    are in flight."""
 
+    depth: int
     hidden_size: int
     dtype: torch.dtype
     device: torch.device
@@ -38,6 +40,7 @@ class StageLinks:
         first, last, stage = mesh.is_first_stage, mesh.is_last_stage, mesh.pipeline_rank
         depth = mesh.pipeline
         return cls(
+            depth,
             hidden_size,
             dtype,
             group.device,
