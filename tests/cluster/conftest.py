@@ -1,4 +1,4 @@
-"""One Ray cluster for all tests that need one."""
+"""One Ray cluster, of two virtual nodes, for all tests that need one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ import pytest
 
 from cluster.ingress import Ingress
 
+NODE = {"object_store_memory": 100 * 1024**2, "include_dashboard": False}
+
 
 @pytest.fixture(scope="session")
 def serve_cluster():
-    """Ray and Serve as `mobula serve` starts them, with quick timings; yields `ray.serve`."""
+    """Ray and Serve with quick timings; yields `ray.serve`. The second node has room for one stage of two ranks."""
     os.environ.update(Ingress("gateway", "127.0.0.1", 0).environment())
     os.environ["RAY_SERVE_CONTROL_LOOP_INTERVAL_S"] = "0.05"
     import ray
     from ray import serve
+    from ray.cluster_utils import Cluster
 
-    from deploy.serve import SERVE_LOGGING, start_ray
+    from deploy.serve import SERVE_LOGGING
 
-    start_ray("127.0.0.1", num_cpus=8)
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 6, **NODE})
+    nodes.add_node(num_cpus=2, object_store_memory=NODE["object_store_memory"])
+    ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
     serve.start(proxy_location="Disabled", logging_config=SERVE_LOGGING)
     yield serve
     ray.shutdown()
+    nodes.shutdown()

@@ -10,6 +10,7 @@ import time
 
 import httpx
 import pytest
+from ray.util import placement_group_table
 
 from cluster.gateway.deployment import gateway_deployment
 from cluster.gateway.service import GatewaySettings
@@ -60,7 +61,7 @@ def expected(checkpoint):
 def http(serve_cluster, checkpoint):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         ingress = Ingress("gateway", "127.0.0.1", probe.getsockname()[1])
-    model = replica_deployment("model-divided", 1, CONFIG).bind(ReplicaSpec(str(checkpoint), CONFIG))
+    model = replica_deployment("model-divided", 1, CONFIG, "STRICT_SPREAD").bind(ReplicaSpec(str(checkpoint), CONFIG))
     application = gateway_deployment(1).bind({"divided": model}, GatewaySettings(), ingress)
     serve_cluster.run(application, name="divided", route_prefix="/divided", logging_config=SERVE_LOGGING)
     with httpx.Client(base_url=f"http://127.0.0.1:{ingress.port}", timeout=60) as client:
@@ -96,6 +97,12 @@ def test_tensor_2_times_pipeline_2_answers_as_one_rank(http, checkpoint, expecte
         "utf-8", "replace"
     )
     assert len(rank_pids()) == 3
+
+
+def test_each_stage_lies_on_a_node_of_its_own(http):
+    groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+    assert len(groups) == 1
+    assert len(set(groups[0]["bundles_to_node_id"].values())) == CONFIG.pipeline_parallel
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
