@@ -7,7 +7,7 @@ ARGS   ?=
 BIN    := .venv/bin
 STAMP  := .venv/.set-up
 
-.PHONY: setup serve test test-fast lint clean
+.PHONY: setup serve test test-fast soak lint clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,9 @@ test: setup
 
 test-fast: setup
 	$(BIN)/pytest -m "not slow" $(ARGS)
+
+soak: setup
+	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/pytest tests/cluster/test_serve_ranks.py -k lost_rank || exit 1; done
 
 lint: setup
 	$(BIN)/ruff check .

@@ -124,8 +124,21 @@ class EngineSpec(msgspec.Struct, frozen=True):
     ranks_by_replica: bool = False
 
 
+class RankReport(msgspec.Struct, frozen=True):
+    """What the preflight learns of one rank of a divided model. Memory in bytes."""
+
+    rank: int
+    node: str
+    address: str
+    device: str
+    backend: str
+    torch_version: str
+    free_memory: int
+
+
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What a started engine says of itself. `stages` are start-up stages with their seconds."""
+    """What a started engine says of itself. `stages` are start-up stages with their seconds; `ranks` comes from the
+    replica, if it started any."""
 
     epoch: str
     bus_address: str
@@ -139,6 +152,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     max_running: int
     dtype: str
     stages: tuple[tuple[str, float], ...]
+    ranks: tuple[RankReport, ...] = ()
 
 
 class Ready(msgspec.Struct, tag=True, array_like=True, frozen=True):

@@ -55,7 +55,8 @@ class Replica:
         self._vigil = asyncio.create_task(self._end_with_engine())
 
     async def info(self) -> bytes:
-        return encode(self._engine.info)
+        ranks = self._workers.reports if self._workers is not None else ()
+        return encode(msgspec.structs.replace(self._engine.info, ranks=ranks))
 
     async def submit(self, request_id: str, submit: bytes) -> bytes:
         """The unary call: an encoded Submit, open until the request ends, for an encoded Answer."""

@@ -11,32 +11,20 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from cluster.codec import RankReport
 from cluster.engine_client import EngineStartError
 from cluster.resources import cpus_per_rank, on_gpu
 from replicas.config import EngineConfig
 
 START_SECONDS = 60.0
 REACH_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class RankReport:
-    """What the preflight learns of one rank. Memory in bytes."""
-
-    rank: int
-    node: str
-    address: str
-    device: str
-    backend: str
-    torch_version: str
-    free_memory: int
 
 
 class RankWorker:
@@ -46,24 +34,7 @@ class RankWorker:
         self._rank = rank
 
     def report(self, device: str) -> RankReport:
-        """Where this rank is and what it has."""
-        import torch
-
-        name, free = "cpu", os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if device.startswith("cuda"):
-            if not torch.cuda.is_available():
-                raise EngineStartError(f"rank {self._rank} sees no GPU, but the configuration says device: {device}")
-            name, free = torch.cuda.get_device_name(), torch.cuda.mem_get_info()[0]
-        context = ray.get_runtime_context()
-        return RankReport(
-            rank=self._rank,
-            node=context.get_node_id(),
-            address=ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
-            device=name,
-            backend="nccl" if device.startswith("cuda") else "gloo",
-            torch_version=torch.__version__,
-            free_memory=free,
-        )
+        return report_rank(self._rank, device)
 
     def reach(self, host: str, port: int) -> None:
         """Raise OSError unless rank 0's door can be reached from here."""
@@ -96,7 +67,7 @@ class RankWorkers:
         self._config = config
         self._group = group
         self._actors: list[Any] = []
-        self.reports: list[RankReport] = []
+        self.reports: tuple[RankReport, ...] = ()
 
     async def start(self, specs: Sequence[bytes]) -> None:
         """Place, check and start one actor for each spec. Raises EngineStartError with one sentence."""
@@ -107,12 +78,13 @@ class RankWorkers:
         device = self._config.device
         asked = [actor.report.remote(device) for actor in self._actors]
         try:
-            self.reports = await asyncio.wait_for(asyncio.gather(*asked), START_SECONDS)
+            others = await asyncio.wait_for(asyncio.gather(*asked), START_SECONDS)
         except TimeoutError:
             raise EngineStartError(f"the actors of the ranks did not start within {START_SECONDS:.0f} s") from None
+        self.reports = (await asyncio.to_thread(report_rank, 0, device), *others)
         check_reports(self.reports)
         address = decoded[0].address
-        for report, actor in zip(self.reports, self._actors, strict=True):
+        for report, actor in zip(others, self._actors, strict=True):
             try:
                 await actor.reach.remote(address.host, address.channel_port)
             except OSError as error:
@@ -140,16 +112,37 @@ class RankWorkers:
         return ray.remote(RankWorker).options(**options).remote(rank)
 
 
-def check_reports(reports: Sequence[RankReport]) -> None:
-    """Raise EngineStartError if the ranks could not work together with this process's rank 0."""
+def report_rank(rank: int, device: str) -> RankReport:
+    """Where this process is and what it has. Raises EngineStartError if it lacks its device."""
     import torch
 
-    for report in reports:
-        if report.torch_version != torch.__version__:
+    name, free = "cpu", os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise EngineStartError(f"rank {rank} sees no GPU, but the configuration says device: {device}")
+        name, free = torch.cuda.get_device_name(), torch.cuda.mem_get_info()[0]
+    return RankReport(
+        rank=rank,
+        node=ray.get_runtime_context().get_node_id(),
+        address=ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
+        device=name,
+        backend="nccl" if device.startswith("cuda") else "gloo",
+        torch_version=torch.__version__,
+        free_memory=free,
+    )
+
+
+def check_reports(reports: Sequence[RankReport]) -> None:
+    """Raise EngineStartError if these ranks could not work together."""
+    first = reports[0]
+    for report in reports[1:]:
+        if report.torch_version != first.torch_version:
             raise EngineStartError(
-                f"rank {report.rank} on {report.address} has torch {report.torch_version}, but rank 0 has "
-                f"{torch.__version__}: all nodes need the same version"
+                f"rank {report.rank} on {report.address} has torch {report.torch_version}, but rank {first.rank} on "
+                f"{first.address} has {first.torch_version}: all nodes need the same version"
             )
-    devices = {report.device for report in reports}
-    if len(devices) > 1:
-        raise EngineStartError(f"the ranks have different devices: {', '.join(sorted(devices))}")
+        if report.device != first.device:
+            raise EngineStartError(
+                f"rank {report.rank} on {report.address} has the device {report.device}, but rank {first.rank} on "
+                f"{first.address} has {first.device}: all ranks need the same kind"
+            )

@@ -116,6 +116,9 @@ def _tell_engines(url: str, clock: StageClock) -> None:
     for model in httpx.get(f"{url}/ready", timeout=30).raise_for_status().json()["models"]:
         for name, seconds in model["start_seconds"].items():
             clock.tell(f"{model['id']}: {name}", seconds, indent=1)
+        for rank in () if clock.quiet else model["ranks"]:
+            where = f"{rank['address']}, {rank['device']} over {rank['backend']}, torch {rank['torch_version']}"
+            print(f"    {model['id']}: rank {rank['rank']} at {where}, {rank['free_memory'] / 2**30:.1f} GiB free")
 
 
 def start_ray(host: str, num_cpus: int) -> None:

@@ -12,12 +12,13 @@ import httpx
 import pytest
 from ray.util import placement_group_table
 
+from cluster.codec import RankReport
 from cluster.gateway.deployment import gateway_deployment
 from cluster.gateway.service import GatewaySettings
 from cluster.ingress import Ingress
 from cluster.replica import ReplicaSpec, replica_deployment
 from cluster.resources import stage_bundles
-from cluster.workers import RankReport, check_reports
+from cluster.workers import check_reports
 from deploy.serve import SERVE_LOGGING
 from replicas.build import build_engine
 from replicas.config import EngineConfig
@@ -97,6 +98,8 @@ def test_tensor_2_times_pipeline_2_answers_as_one_rank(http, checkpoint, expecte
         "utf-8", "replace"
     )
     assert len(rank_pids()) == 3
+    ranks = http.get("/ready").json()["models"][0]["ranks"]
+    assert [(rank["rank"], rank["backend"]) for rank in ranks] == [(number, "gloo") for number in range(4)]
 
 
 def test_each_stage_lies_on_a_node_of_its_own(http):
@@ -138,7 +141,7 @@ class TestPlacement:
         ("change", "words"),
         [
             ({"torch_version": "1.0"}, "has torch 1.0"),
-            ({"device": "another GPU"}, "different devices"),
+            ({"device": "another GPU"}, "device another GPU"),
         ],
     )
     def test_ranks_that_do_not_fit_together_are_named(self, change, words):
@@ -153,6 +156,6 @@ class TestPlacement:
             "torch_version": torch.__version__,
             "free_memory": 1,
         }
-        check_reports([RankReport(**same)])
+        check_reports([RankReport(**same), RankReport(**same)])
         with pytest.raises(ValueError, match=words):
             check_reports([RankReport(**same), RankReport(**same | change)])
