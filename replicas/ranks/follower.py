@@ -58,11 +58,11 @@ def serve_plans(spec: RankSpec, group: RankGroup, plans: Channel) -> None:
         plans.receive()  # stay, so that rank 0 hears the reason and not of a death
         return
     plans.send(READY)
-    _follow(runner, plans)
+    follow(runner, plans)
     runner.close()
 
 
-def _follow(runner: ModelRunner, plans: Channel) -> None:
+def follow(runner: ModelRunner, plans: Channel) -> None:
     """Start steps in order. Plans that have arrived already are looked at ahead, so that what they expect from other
     stages travels while this one computes."""
     waiting: deque[StepPlan] = deque()
