@@ -54,7 +54,8 @@ def measure(batch: int, ranks: int, steps: int) -> dict[str, float]:
         data = encode_plan(plan)
         for channel in channels:
             channel.send(data)
-        return max(_TIME.unpack(channel.receive())[0] for channel in channels) - started
+        arrivals: list[float] = [_TIME.unpack(channel.receive())[0] for channel in channels]
+        return max(arrivals) - started
 
     ways = [way() for _ in range(WARM_UP + steps)]
     figures = {
