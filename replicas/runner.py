@@ -76,6 +76,11 @@ class ModelRunner:
         self._rows: list[Row | None] = [None] * max_running
         self._unanswered: deque[Step] = deque()
 
+    @property
+    def knows_results(self) -> bool:
+        """Whether this stage draws the tokens, or hears of them."""
+        return self._model.head is not None or (self._links is not None and self._links.results_in is not None)
+
     def execute(self, plan: StepPlan) -> list[int | None]:
         """Compute a step. Returns, for each work row, the token sampled after its last token, or None."""
         return self.finish(self.start(plan))
@@ -145,13 +150,9 @@ class ModelRunner:
         return step
 
     def _await_tokens(self, rows: list[Row]) -> None:
-        """In the first stage: wait for the tokens that this step feeds on. No other stage reads them. Steps that rank 0
-        must have collected before it planned this one have been answered: take those too, lest they pile up."""
-        while self._unanswered and (self._must_be_answered() or any(row.token_ids[-1] == NO_TOKEN for row in rows)):
+        """In the first stage: wait for the tokens that this step feeds on. No other stage reads them."""
+        while self._unanswered and any(row.token_ids[-1] == NO_TOKEN for row in rows):
             self._take_results()
-
-    def _must_be_answered(self) -> bool:
-        return self._links is not None and len(self._unanswered) >= self._links.depth
 
     def _take_results(self) -> None:
         assert self._links is not None

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from parallel.watchdog import SILENCE_SECONDS
 from replicas.plan import StepPlan
+from replicas.ranks.agreement import Mark, encode_mark
 from replicas.ranks.leader import Lead
 from replicas.ranks.plan_codec import encode_plan
 from replicas.runner import ModelRunner, Step
@@ -24,16 +25,19 @@ class GroupExecutor:
         self._leader = leader
         self._leave = leave
         self._steps: deque[Step] = deque()
+        self._collected = Mark()
 
     def submit(self, plan: StepPlan) -> None:
         with self._watched():
-            self._leader.tell(encode_plan(plan))
+            self._leader.tell(encode_mark(self._collected) + encode_plan(plan))
             self._runner.expect(plan)
             self._steps.append(self._runner.start(plan))
 
     def collect(self) -> list[int | None]:
         with self._watched():
-            return self._runner.finish(self._steps.popleft())
+            results = self._runner.finish(self._steps.popleft())
+        self._collected = self._collected.after(results)
+        return results
 
     def close(self) -> None:
         while self._steps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,9 +15,10 @@ from parallel.watchdog import Pulse
 from replicas.config import EngineConfig
 from replicas.loading.checkpoint import open_checkpoint
 from replicas.plan import StepPlan
+from replicas.ranks.agreement import Mark, split_mark
 from replicas.ranks.leader import OVER, PLANS, PULSE, READY, Address
 from replicas.ranks.plan_codec import decode_plan
-from replicas.runner import ModelRunner
+from replicas.runner import ModelRunner, Step
 from replicas.startup import build_runner
 
 
@@ -65,7 +66,9 @@ def serve_plans(spec: RankSpec, group: RankGroup, plans: Channel) -> None:
 def follow(runner: ModelRunner, plans: Channel) -> None:
     """Start steps in order. Plans that have arrived already are looked at ahead, so that what they expect from other
     stages travels while this one computes."""
-    waiting: deque[StepPlan] = deque()
+    waiting: deque[tuple[Mark, StepPlan]] = deque()
+    started: deque[Step] = deque()
+    agreed = Mark()
     over = False
     while waiting or not over:
         while not over and (not waiting or plans.ready()):
@@ -73,8 +76,20 @@ def follow(runner: ModelRunner, plans: Channel) -> None:
             if message == OVER:
                 over = True
                 continue
-            plan = decode_plan(message)
-            runner.expect(plan)
-            waiting.append(plan)
+            collected, plan = split_mark(message)
+            waiting.append((collected, decode_plan(plan)))
+            runner.expect(waiting[-1][1])
         if waiting:
-            runner.start(waiting.popleft())
+            collected, step_plan = waiting.popleft()
+            agreed = _agree(runner, started, agreed, collected)
+            started.append(runner.start(step_plan))
+
+
+def _agree(runner: ModelRunner, started: deque[Step], agreed: Mark, collected: Mark) -> Mark:
+    """Leave the steps that rank 0 has collected behind. Raises RuntimeError if their results were others here."""
+    while agreed.steps < collected.steps:
+        step = started.popleft()
+        agreed = agreed.after(runner.finish(step)) if runner.knows_results else replace(agreed, steps=agreed.steps + 1)
+    if runner.knows_results and agreed != collected:
+        raise RuntimeError(f"this rank has drawn other tokens than rank 0 in the first {agreed.steps} steps")
+    return agreed

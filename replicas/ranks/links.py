@@ -22,10 +22,8 @@ NO_TOKEN = -1
 
 @dataclass(frozen=True, slots=True)
 class StageLinks:
-    """This stage's connections; those that its place in the pipeline doesn't need are None. At most `depth` steps
-    are in flight."""
+    """This stage's connections; those that its place in the pipeline doesn't need are None."""
 
-    depth: int
     hidden_size: int
     dtype: torch.dtype
     device: torch.device
@@ -40,7 +38,6 @@ class StageLinks:
         first, last, stage = mesh.is_first_stage, mesh.is_last_stage, mesh.pipeline_rank
         depth = mesh.pipeline
         return cls(
-            depth,
             hidden_size,
             dtype,
             group.device,
