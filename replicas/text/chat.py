@@ -27,14 +27,17 @@ class ChatRenderer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._guard = Guard(tokenizer.control_tokens)
+        self._knows_developer = "developer" in (tokenizer.chat_template or "")
 
     def encode(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        limit: int | None = None,
     ) -> list[int]:
-        """Raises ValueError for messages that the template or a text model cannot take."""
+        """Raises ValueError for messages that the template or a text model cannot take, and TooManyTokens as
+        `Tokenizer.check_length` does."""
         tokenizer, guard = self._tokenizer, self._guard
         if tokenizer.chat_template is None:
             raise ValueError("this model has no chat template; send the whole prompt to /v1/completions instead")
@@ -47,6 +50,7 @@ class ChatRenderer:
             )
         except RecursionError:
             raise ValueError("messages or tools are nested too deeply") from None
+        tokenizer.check_length(guard.unmark(rendered), limit)
         segments = [
             segment if isinstance(segment, int) else guard.unmark(segment)
             for segment in tokenizer.control_tokens.split(rendered)
@@ -55,7 +59,10 @@ class ChatRenderer:
         return tokenizer.with_bos(ids) if tokenizer.add_bos else ids
 
     def _guarded(self, message: Message) -> Message:
+        """The message with marks, and in the one role for instructions that every template knows."""
         guarded: Message = self._guard.mark(message)
+        if message.get("role") == "developer" and not self._knows_developer:
+            guarded["role"] = "system"
         if message.get("role") == "assistant":
             guarded.update(
                 {

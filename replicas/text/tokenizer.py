@@ -3,6 +3,7 @@ would cost a start more than everything here."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,19 @@ from tokenizers import AddedToken
 from replicas.text.control_tokens import ControlTokens, Segment
 from replicas.text.folder_tokenizer import open_folder_tokenizer
 from replicas.text.gguf_tokenizer import open_gguf_tokenizer
+from replicas.text.token_span import token_span
 from replicas.text.vocabulary import Vocabulary
+
+# Texts are encoded one at a time: the library need not start a thread for each core.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+class TooManyTokens(ValueError):
+    """A text has at least `at_least` tokens, which is more than was allowed."""
+
+    def __init__(self, at_least: int, limit: int) -> None:
+        super().__init__(f"the text has at least {at_least} tokens, but may have at most {limit}")
+        self.at_least = at_least
 
 
 class Tokenizer:
@@ -40,6 +53,7 @@ class Tokenizer:
         self._first = _blind_to(self.control_tokens, vocabulary.backend)
         self._later = _without_prefix_space(self._first)
         self._spelled_out = _spelled_out(self.control_tokens, self._first)
+        self._span = token_span(self._first, self.token_bytes)
 
     @classmethod
     def open(cls, path: Path) -> Tokenizer:
@@ -50,11 +64,19 @@ class Tokenizer:
             return cls(open_gguf_tokenizer(path))
         raise ValueError(f"{path} is neither a folder nor a .gguf file")
 
-    def encode(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+    def encode(self, text: str, *, add_bos: bool, parse_special: bool, limit: int | None = None) -> list[int]:
         """With `parse_special`, spellings of control tokens become those tokens; without, they are text like any
-        other, and no control token can result. With `add_bos`, BOS is put before ids that do not begin with it."""
+        other, and no control token can result. With `add_bos`, BOS is put before ids that do not begin with it.
+        Raises TooManyTokens as `check_length` does."""
+        self.check_length(text, limit)
         ids = self.encode_segments(self.control_tokens.split(text) if parse_special else [text])
         return self.with_bos(ids) if add_bos else ids
+
+    def check_length(self, text: str, limit: int | None) -> None:
+        """Raises TooManyTokens for a text that must have more than `limit` tokens by its length alone; one that
+        passes may still have more."""
+        if limit is not None and (at_least := self._span.fewest_tokens(text)) > limit:
+            raise TooManyTokens(at_least, limit)
 
     def encode_segments(self, segments: Sequence[Segment]) -> list[int]:
         """Control tokens as ids, and the plain text between them as strings that cannot yield any."""
@@ -74,7 +96,8 @@ class Tokenizer:
 
     def _plain_ids(self, backend: tokenizers.Tokenizer, text: str) -> list[int]:
         try:
-            ids = backend.encode(text, add_special_tokens=False).ids
+            # Other than `encode`, this lets other threads run meanwhile.
+            ids = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except TypeError:  # the library's answer to a str that has no UTF-8 form
             raise ValueError("the text holds half of a surrogate pair, which is not a character") from None
         spelled_out = self._spelled_out

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from replicas.text.chat import ChatRenderer
 from replicas.text.detokenizer import Detokenizer
-from replicas.text.tokenizer import Tokenizer
+from replicas.text.tokenizer import Tokenizer, TooManyTokens
 from tests.support.tokenizers import (
     CHATML,
     CHATML_SPECIALS,
@@ -388,6 +388,39 @@ class TestToolCalls:
             deep = {"a": deep}
         with pytest.raises(ValueError, match="nested too deeply"):
             renderer.encode(self.history(deep))
+
+
+BRIEF: Messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+
+
+class TestDevelopers:
+    """Their messages are instructions, which most templates only know by the older name."""
+
+    def test_speak_as_the_system_where_the_template_does_not_know_them(self, tmp_path: Path) -> None:
+        _, renderer = open_with(tmp_path, CHATML)
+        as_system = [BRIEF[0] | {"role": "system"}, BRIEF[1]]
+        assert renderer.encode(BRIEF) == renderer.encode(as_system)
+
+    def test_keep_their_name_where_it_does(self, tmp_path: Path) -> None:
+        tokenizer, renderer = open_with(tmp_path, "{# developer #}" + CHATML)
+        assert "developer\nBe brief." in text_of(tokenizer, renderer.encode(BRIEF))
+
+
+class TestLength:
+    def test_of_what_cannot_fit_is_told_before_tokenizing(self, tools: tuple[Tokenizer, ChatRenderer]) -> None:
+        with pytest.raises(TooManyTokens):
+            tools[1].encode([{"role": "user", "content": "hello " * 10_000}], limit=10)
+
+    def test_does_not_count_the_marks_of_the_guard(self, tools: tuple[Tokenizer, ChatRenderer]) -> None:
+        messages = [{"role": "user", "content": "<" * 5000}]
+        ids = tools[1].encode(messages)
+        assert tools[1].encode(messages, limit=len(ids)) == ids
+
+    def test_does_not_count_what_the_template_drops(self, tools: tuple[Tokenizer, ChatRenderer]) -> None:
+        thought = {"role": "assistant", "content": "<think>" + "hm " * 50_000 + "</think>Yes."}
+        messages = [{"role": "user", "content": "Hi"}, thought]
+        ids = tools[1].encode(messages)
+        assert tools[1].encode(messages, limit=len(ids)) == ids
 
 
 class TestRefusals:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,13 @@ from tokenizers import AddedToken, pre_tokenizers
 from tokenizers.models import BPE
 
 from replicas.text.control_tokens import ControlTokens
-from replicas.text.tokenizer import Tokenizer
+from replicas.text.tokenizer import Tokenizer, TooManyTokens
 from tests.support.tokenizers import (
     CHATML_SPECIALS,
     SENTENCEPIECE_SPECIALS,
     TEXTS,
     write_byte_level,
+    write_byte_level_gguf,
     write_sentencepiece,
 )
 
@@ -135,6 +138,63 @@ class TestControlTokens:
 
     def test_may_be_none(self) -> None:
         assert ControlTokens({}, chat_template=None).split("a<s>") == ["a<s>"]
+
+
+class TestLength:
+    """A text that cannot fit is refused by its length; one that fits never is, whatever characters it has."""
+
+    @given(
+        text=fragments
+        | st.text()
+        | st.sampled_from(["\x04", " ", "a", "e\u0301", "\u1112\u1161\u11ab"]).map(lambda character: character * 400)
+    )
+    def test_never_refuses_what_fits(self, byte_level: Tokenizer, sentencepiece: Tokenizer, text: str) -> None:
+        for tokenizer in (byte_level, sentencepiece):
+            ids = tokenizer.encode(text, add_bos=False, parse_special=True)
+            assert tokenizer.encode(text, add_bos=False, parse_special=True, limit=len(ids)) == ids
+
+    @pytest.mark.parametrize("text", ["word ", "\x04", " ", "\U0010ffff", "<|endoftext|>"])
+    def test_never_refuses_what_fits_smollm2(self, smollm2_path: Path, text: str) -> None:
+        """Its vocabulary has no token for some control characters."""
+        tokenizer = Tokenizer.open(smollm2_path)
+        ids = tokenizer.encode(text * 300, add_bos=False, parse_special=True)
+        assert tokenizer.encode(text * 300, add_bos=False, parse_special=True, limit=len(ids)) == ids
+
+    def test_composed_characters_count_as_one(self, tmp_path: Path) -> None:
+        tokenizer = Tokenizer.open(write_byte_level_gguf(tmp_path / "m.gguf", pre="qwen2"))
+        for text in ("\u1112\u1161\u11ab" * 100, "\u03b1\u0313\u0300\u0345" * 100):
+            ids = tokenizer.encode(text, add_bos=False, parse_special=True)
+            assert tokenizer.encode(text, add_bos=False, parse_special=True, limit=len(ids)) == ids
+
+    def test_refuses_what_cannot_fit_with_a_number_that_is_true(self, tokenizer: Tokenizer) -> None:
+        text = "hello world " * 10_000
+        with pytest.raises(TooManyTokens, match="at least") as refusal:
+            tokenizer.encode(text, add_bos=False, parse_special=False, limit=16)
+        assert 16 < refusal.value.at_least <= len(tokenizer.encode(text, add_bos=False, parse_special=False))
+
+    def test_has_no_bound_where_a_token_swallows_white_space(self, tmp_path: Path) -> None:
+        folder = write_byte_level(tmp_path)
+        path = folder / "tokenizer.json"
+        content = json.loads(path.read_text())
+        content["added_tokens"][0]["rstrip"] = True
+        path.write_text(json.dumps(content))
+        tokenizer = Tokenizer.open(folder)
+        text = content["added_tokens"][0]["content"] + " " * 100_000
+        assert len(tokenizer.encode(text, add_bos=False, parse_special=True, limit=1)) == 1
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(smollm2_path: Path) -> None:
+    tokenizer, longest = Tokenizer.open(smollm2_path), 0.0
+    work = threading.Thread(
+        target=lambda: tokenizer.encode("some words " * 100_000, add_bos=False, parse_special=False)
+    )
+    started = last = time.perf_counter()
+    work.start()
+    while work.is_alive():
+        time.sleep(0.001)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    assert longest < (last - started) / 2, "the library held the interpreter lock throughout"
 
 
 def test_visible_bytes_hide_special_tokens_alone(byte_level: Tokenizer) -> None:
