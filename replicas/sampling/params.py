@@ -8,13 +8,23 @@ MAX_SEED = 2**63 - 1
 GREEDY_BELOW = 1e-5  # where logits divided by the temperature would leave float32
 
 
+class ParameterError(ValueError):
+    """`field` is `value`, but must be what `allowed` says."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} is {value}, but must be {allowed}")
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to turn one request's logits into tokens, and when to stop.
 
     `temperature` 0 means greedy. `top_k` 0 and `top_p` 1 mean "off". `seed` must be fixed by whoever
     creates the request: nothing below the gateway draws randomness of its own.
-    Raises ValueError naming the field, the value and the limit.
+    Raises ParameterError naming the field, the value and the limit.
     """
 
     max_tokens: int = 16
@@ -48,4 +58,4 @@ class SamplingParams:
 
 def _require(holds: bool, field: str, value: object, allowed: str) -> None:
     if not holds:
-        raise ValueError(f"{field} is {value}, but must be {allowed}")
+        raise ParameterError(field, value, allowed)

@@ -17,7 +17,7 @@ from transformers.generation import (
 )
 
 from replicas.sampling.noise import gumbel_noise, mix
-from replicas.sampling.params import SamplingParams
+from replicas.sampling.params import ParameterError, SamplingParams
 from replicas.sampling.sampler import SampleRow, filter_logits, sample
 
 VOCAB = 12
@@ -126,6 +126,7 @@ class TestOneRowAlone:
         {"temperature": 1.0, "top_k": 1},
         {"temperature": 1.0, "top_p": 1e-9},
         {"temperature": 1e-6},
+        {"temperature": 1e-40},
         {"temperature": 1.0, "min_p": 1.0},
     ],
     ids=str,
@@ -184,5 +185,6 @@ class TestNoise:
     ],
 )
 def test_wrong_parameters_are_refused_by_name(field, value):
-    with pytest.raises(ValueError, match=field):
+    with pytest.raises(ParameterError, match=field) as refusal:
         SamplingParams(**{field: value})
+    assert (refusal.value.field, refusal.value.value) == (field, pytest.approx(value, nan_ok=True))
