@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
-from cluster.gateway.body import parse_body
-from cluster.gateway.chat import chat_completion
-from cluster.gateway.completions import completion
+from cluster.gateway.body import check_object, read_object
+from cluster.gateway.chat import answer_chat, prepare_chat
+from cluster.gateway.completions import answer_completion, prepare_completion
 from cluster.gateway.disconnect import CancelOnDisconnect
 from cluster.gateway.errors import ApiError, error_object
-from cluster.gateway.protocol import ChatRequest, CompletionRequest
-from cluster.gateway.service import GatewayService
+from cluster.gateway.protocol import ChatRequest, CompletionRequest, SamplingFields
+from cluster.gateway.requests import Job
+from cluster.gateway.service import GatewayService, ModelService
+
+Endpoint = Callable[..., Awaitable[Response]]
+Body = TypeVar("Body", bound=SamplingFields)
+Prepare = Callable[[GatewayService, Body, float], Awaitable[Job]]
+
+HEALTH_SECONDS = 5.0
 
 
 def build_app(gateway: GatewayService) -> FastAPI:
@@ -33,39 +43,36 @@ def build_app(gateway: GatewayService) -> FastAPI:
 def _add_inference(app: FastAPI, gateway: GatewayService) -> None:
     @app.post("/v1/chat/completions", openapi_extra=_json_body(ChatRequest))
     async def chat_completions(request: Request) -> Response:
-        arrival = time.perf_counter()
-        body = parse_body(await request.body(), request.headers.get("content-type", ""), ChatRequest)
-        return await chat_completion(gateway, body, arrival)
+        return await answer_chat(await _job(gateway, request, ChatRequest, prepare_chat))
 
     @app.post("/v1/completions", openapi_extra=_json_body(CompletionRequest))
     async def completions(request: Request) -> Response:
-        arrival = time.perf_counter()
-        body = parse_body(await request.body(), request.headers.get("content-type", ""), CompletionRequest)
-        return await completion(gateway, body, arrival)
+        return await answer_completion(await _job(gateway, request, CompletionRequest, prepare_completion))
 
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model_object(gateway, name) for name in gateway.models]}
+    @_get(app, "/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": [_model_object(gateway, name) for name in gateway.models]})
 
-    @app.get("/v1/models/{name:path}")
-    async def one_model(name: str) -> dict[str, Any]:
-        return _model_object(gateway, gateway.model(name).id)
+    @_get(app, "/v1/models/{name:path}")
+    async def one_model(name: str) -> Response:
+        if not name:
+            raise ApiError(404, "There is no model without a name; the list of models is at /v1/models.")
+        return JSONResponse(_model_object(gateway, gateway.model(name).id))
 
 
 def _add_operations(app: FastAPI, gateway: GatewayService) -> None:
-    @app.get("/health")
+    @_get(app, "/health")
     async def health() -> Response:
         """200 only if an engine of every model has just answered from its step loop."""
-        for model in gateway.models.values():
-            try:
-                await model.port.check()
-            except Exception as error:
-                return JSONResponse(error_object(f"{model.id}: {error or type(error).__name__}", "server_error"), 503)
+        faults = await asyncio.gather(*map(_fault, gateway.models.values()))
+        if message := " ".join(filter(None, faults)):
+            return JSONResponse(error_object(message, "server_error"), 503)
         return JSONResponse({"status": "ok"})
 
-    @app.get("/ready")
+    @_get(app, "/ready")
     async def ready() -> Response:
-        """200 once this gateway can take requests; with what it knows of the models' engines."""
+        """200 as soon as this gateway takes requests, with what the models' engines said of themselves when they were
+        first met. Asks no engine, so it costs little and does not tell whether they live: /health does."""
         models = [
             {
                 "id": model.id,
@@ -74,14 +81,48 @@ def _add_operations(app: FastAPI, gateway: GatewayService) -> None:
                 "kv_blocks": model.info.num_blocks,
                 "block_size": model.info.block_size,
                 "start_seconds": dict(model.info.stages),
+                "ranks": msgspec.to_builtins(model.info.ranks),
             }
             for model in gateway.models.values()
         ]
         return JSONResponse({"status": "ready", "models": models})
 
-    @app.get("/metrics")
+    @_get(app, "/metrics")
     async def metrics() -> Response:
         return PlainTextResponse(gateway.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _job(gateway: GatewayService, request: Request, kind: type[Body], prepare: Prepare[Body]) -> Job:
+    """Raises ApiError for a request that cannot be served, and counts it; a job's generations count themselves."""
+    arrival, value = time.perf_counter(), dict[str, Any]()
+    try:
+        value = read_object(await request.body(), request.headers)
+        return await prepare(gateway, check_object(value, kind), arrival)
+    except ApiError:
+        model = value.get("model")
+        known = model if isinstance(model, str) and model in gateway.models else "unknown"
+        gateway.metrics.requests.labels(known, "refused").inc()
+        raise
+
+
+async def _fault(model: ModelService) -> str | None:
+    """What keeps a model from being healthy, in one sentence; errors may carry a whole traceback."""
+    try:
+        await asyncio.wait_for(model.port.check(), HEALTH_SECONDS)
+    except Exception as error:
+        return f"No engine of {model.id} has passed the health check ({type(error).__name__})."
+    return None
+
+
+def _get(app: FastAPI, path: str) -> Callable[[Endpoint], Endpoint]:
+    """A route for GET, and for HEAD, which probes use."""
+
+    def add(endpoint: Endpoint) -> Endpoint:
+        app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+        app.add_api_route(path, endpoint, methods=["GET"])
+        return endpoint
+
+    return add
 
 
 def _model_object(gateway: GatewayService, name: str) -> dict[str, Any]:
@@ -113,4 +154,6 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_unexpected(_: Request, error: Exception) -> Response:
-    return JSONResponse(error_object("The server failed; try again.", "server_error"), 500)
+    """The server drops the connection after this, which the client has to know."""
+    body = error_object("The server failed; try again.", "server_error")
+    return JSONResponse(body, 500, {"Connection": "close"})

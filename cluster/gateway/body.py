@@ -1,8 +1,12 @@
-"""From the bytes of a request body to a checked protocol object, or a 4xx that names the fault."""
+"""From the bytes of a request body to a checked protocol object, or a 4xx that names the fault.
+
+All of this runs on the event loop, so what would take long is refused before it is looked at closely.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -12,19 +16,44 @@ from cluster.gateway.errors import ApiError, bad_request
 
 Model = TypeVar("Model", bound=BaseModel)
 
+MAX_VALUES = 16_384
 
-def parse_body(raw: bytes, content_type: str, model: type[Model]) -> Model:
-    """Raises ApiError. The message never repeats the caller's input at length."""
-    kind = content_type.split(";", maxsplit=1)[0].strip().lower()
-    if kind not in ("", "application/json"):
-        raise ApiError(415, f"Content-Type is {kind[:80]!r}, but must be application/json.", param="Content-Type")
+
+def read_object(raw: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    """The JSON object that a body is. Raises ApiError, and never repeats the caller's input at length."""
+    _check_headers(headers)
     value = _parse_json(raw)
     if not isinstance(value, dict):
         raise bad_request("The request body must be a JSON object.")
+    return value
+
+
+def check_object(value: dict[str, Any], model: type[Model]) -> Model:
+    """Raises ApiError."""
+    _check_sizes(value, model)
     try:
         return model.model_validate(value, strict=True)
     except ValidationError as error:
         raise _explain(error, model) from None
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise ApiError(
+            415,
+            f"Content-Encoding is {encoding[:80]!r}, but bodies must be sent as they are.",
+            param="Content-Encoding",
+        )
+    kind, *parameters = (part.strip() for part in headers.get("content-type", "").lower().split(";"))
+    if kind not in ("", "application/json"):
+        raise ApiError(415, f"Content-Type is {kind[:80]!r}, but must be application/json.", param="Content-Type")
+    for parameter in parameters:
+        name, _, charset = parameter.partition("=")
+        if name.strip() == "charset" and charset.strip(' "') not in ("utf-8", "utf8"):
+            raise ApiError(
+                415, f"Content-Type has the charset {charset[:80]!r}, but JSON is UTF-8.", param="Content-Type"
+            )
 
 
 def _parse_json(raw: bytes) -> Any:
@@ -36,6 +65,8 @@ def _parse_json(raw: bytes) -> Any:
         raise bad_request(f"The request body is not valid UTF-8 (at byte {error.start}).") from None
     except json.JSONDecodeError as error:
         raise bad_request(f"The request body is not valid JSON: {error.msg} at character {error.pos}.") from None
+    except ValueError:  # Python's limit on the digits of an integer
+        raise bad_request("The request body has a number with thousands of digits.") from None
     except RecursionError:
         raise bad_request("The request body is nested too deeply.") from None
 
@@ -53,21 +84,39 @@ def _no_constant(name: str) -> None:
     raise bad_request(f"The request body is not valid JSON: {name} is not a JSON number.")
 
 
+def _check_sizes(value: dict[str, Any], model: type[BaseModel]) -> None:
+    """Bounds what pydantic has to look at: of unknown fields only the first, and a prompt has limits of its own."""
+    for name in value.keys() & model.model_fields.keys() - {"prompt"}:
+        if _holds_more_values(value[name], MAX_VALUES):
+            raise bad_request(f"{name} holds more than {MAX_VALUES} values.", name)
+
+
+def _holds_more_values(field: Any, most: int) -> bool:
+    """Whether lists and objects at all depths have more than `most` entries."""
+    count, inside = 0, [field]
+    while inside:
+        value = inside.pop()
+        if isinstance(value, (dict, list)):
+            count += len(value)
+            if count > most:
+                return True
+            inside.extend(value.values() if isinstance(value, dict) else value)
+    return False
+
+
 def _explain(error: ValidationError, model: type[BaseModel]) -> ApiError:
     """One fault, by name. Where a value could have been meant in several ways, pydantic lists a fault for each: the
     one that lies deepest comes from the way that fits best."""
     fault = max(error.errors(include_url=False, include_input=False), key=lambda fault: len(fault["loc"]))
     path = [str(part)[:60] for part in fault["loc"] if isinstance(part, int) or part in _field_names(model)]
+    kind, context = fault["type"], fault.get("ctx", {})
+    if kind in ("unknown_parameter", "unsupported_parameter"):
+        field = ".".join([*path, context["name"][:60]])
+        return bad_request(f"{field} {fault['msg']}.", field, kind)
     param = ".".join(path) or None
-    if fault["type"] == "extra_forbidden":
-        field = str(fault["loc"][-1])[:60]
-        if len(fault["loc"]) == 1 and field in getattr(model, "NOT_YET", ()):
-            return bad_request(f"{field} is not supported by this server.", field, "unsupported_parameter")
-        param = ".".join([*path, field])
-        return bad_request(f"{param} is not a known field.", param, "unknown_parameter")
-    if fault["type"] == "value_error":
-        return bad_request(f"{fault['ctx']['error']}.", param)
-    if fault["type"] == "missing":
+    if kind == "value_error":
+        return bad_request(f"{context['error']}.", param)
+    if kind == "missing":
         return bad_request(f"{param} is required.", param, "missing_required_parameter")
     return bad_request(f"{param}: {fault['msg'][0].lower()}{fault['msg'][1:]}.", param)
 

@@ -8,54 +8,60 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from cluster.gateway.errors import bad_request
-from cluster.gateway.generation import Delta, Generation, merge
+from cluster.gateway.generation import Delta, merge
 from cluster.gateway.protocol import ChatRequest, Message
-from cluster.gateway.requests import new_generation, new_id, now_seconds
-from cluster.gateway.service import GatewayService
+from cluster.gateway.requests import Endpoint, Job, new_job
+from cluster.gateway.service import GatewayService, ModelService
 from cluster.gateway.sse import DONE, event, quote, stream
 from cluster.gateway.usage import usage
 
+CHAT = Endpoint(
+    id_prefix="chatcmpl",
+    object="chat.completion",
+    chunk_object="chat.completion.chunk",
+    prompt_field="messages",
+    default_max_tokens=None,
+    continues_text=False,
+)
 
-async def chat_completion(gateway: GatewayService, body: ChatRequest, arrival: float) -> Response:
+
+async def prepare_chat(gateway: GatewayService, body: ChatRequest, arrival: float) -> Job:
+    """Raises ApiError if the request cannot be served."""
+
+    def prompt(model: ModelService) -> list[int]:
+        return model.renderer.encode(list(map(_plain, body.messages)), limit=model.info.max_model_len)
+
+    return await new_job(gateway, CHAT, body, [prompt], arrival)
+
+
+async def answer_chat(job: Job) -> Response:
     """Raises ApiError before the first byte; afterwards a stream ends with an error event."""
-    model = gateway.model(body.model)
-    messages = [_plain(message) for message in body.messages]
-    try:
-        token_ids = await gateway.off_loop(lambda: model.renderer.encode(messages))
-    except ValueError as error:
-        raise bad_request(f"{str(error).rstrip('.')}.", "messages") from None
-    request_id = new_id("chatcmpl")
-    generation = new_generation(
-        gateway, model, body, request_id, token_ids, body.output_limit, None, 0, "messages", arrival
-    )
-    frame = {"id": request_id, "object": "chat.completion", "created": now_seconds(), "model": model.id}
-    if body.stream:
-        return await stream(_events(generation, frame | {"object": "chat.completion.chunk"}, body.include_usage))
-    async with aclosing(merge([generation])) as deltas:
+    if job.stream:
+        return await stream(_events(job))
+    async with aclosing(merge(job.generations)) as deltas:
         parts = [delta.text async for delta in deltas]
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": "".join(parts)},
         "logprobs": None,
-        "finish_reason": generation.text.finish_reason,
+        "finish_reason": job.generations[0].text.finish_reason,
     }
-    return JSONResponse(frame | {"choices": [choice], "usage": await usage([generation])})
+    return JSONResponse(job.frame | {"choices": [choice], "usage": await usage(job.generations)})
 
 
-async def _events(generation: Generation, frame: dict[str, Any], include_usage: bool) -> AsyncGenerator[bytes]:
+async def _events(job: Job) -> AsyncGenerator[bytes]:
     def chunk(delta: dict[str, Any], finish_reason: str | None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return event(frame | {"choices": [choice]})
+        return event(job.chunk_frame | {"choices": [choice]})
 
     head, tail = chunk({"content": ""}, None).split(b'""', 1)
     prelude = chunk({"role": "assistant", "content": ""}, None)
-    async with aclosing(merge([generation])) as deltas:
+    async with aclosing(merge(job.generations)) as deltas:
         async for delta in deltas:
             yield prelude + _content(delta, head, tail) + _end(delta, chunk)
             prelude = b""
-    if include_usage:
-        yield event(frame | {"choices": [], "usage": await usage([generation])})
+    if job.include_usage:
+        yield event(job.chunk_frame | {"choices": [], "usage": await usage(job.generations)})
     yield DONE
 
 

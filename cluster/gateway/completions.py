@@ -8,78 +8,84 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from cluster.gateway.errors import bad_request
-from cluster.gateway.generation import Generation, merge
+from cluster.gateway.generation import merge
 from cluster.gateway.protocol import CompletionRequest
-from cluster.gateway.requests import check_token_ids, new_generation, new_id, now_seconds
+from cluster.gateway.requests import Endpoint, Job, new_job
 from cluster.gateway.service import GatewayService, ModelService
 from cluster.gateway.sse import DONE, event, quote, stream
 from cluster.gateway.usage import usage
 
-DEFAULT_MAX_TOKENS = 16  # OpenAI's
+COMPLETIONS = Endpoint(
+    id_prefix="cmpl",
+    object="text_completion",
+    chunk_object="text_completion",
+    prompt_field="prompt",
+    default_max_tokens=16,  # OpenAI's
+    continues_text=True,
+)
 
 
-async def completion(gateway: GatewayService, body: CompletionRequest, arrival: float) -> Response:
+async def prepare_completion(gateway: GatewayService, body: CompletionRequest, arrival: float) -> Job:
+    """Raises ApiError if the request cannot be served."""
+    prompts = [partial(_token_ids, prompt, index) for index, prompt in enumerate(body.prompts)]
+    return await new_job(gateway, COMPLETIONS, body, prompts, arrival)
+
+
+async def answer_completion(job: Job) -> Response:
     """Raises ApiError before the first byte; afterwards a stream ends with an error event."""
-    model = gateway.model(body.model)
-    prompts = [await _token_ids(gateway, model, prompt, index) for index, prompt in enumerate(body.prompts)]
-    request_id = new_id("cmpl")
-    generations = [
-        new_generation(
-            gateway,
-            model,
-            body,
-            f"{request_id}-{index}",
-            token_ids,
-            body.max_tokens,
-            DEFAULT_MAX_TOKENS,
-            index,
-            "prompt",
-            arrival,
-        )
-        for index, token_ids in enumerate(prompts)
-    ]
-    frame = {"id": request_id, "object": "text_completion", "created": now_seconds(), "model": model.id}
-    if body.stream:
-        return await stream(_events(generations, frame, body.include_usage))
-    parts: list[list[str]] = [[] for _ in generations]
-    async with aclosing(merge(generations)) as deltas:
+    if job.stream:
+        return await stream(_events(job))
+    parts: list[list[str]] = [[] for _ in job.generations]
+    async with aclosing(merge(job.generations)) as deltas:
         async for delta in deltas:
             parts[delta.index].append(delta.text)
     choices = [
-        _choice(index, "".join(texts), generations[index].text.finish_reason) for index, texts in enumerate(parts)
+        _choice(index, "".join(texts), job.generations[index].text.finish_reason) for index, texts in enumerate(parts)
     ]
-    return JSONResponse(frame | {"choices": choices, "usage": await usage(generations)})
+    return JSONResponse(job.frame | {"choices": choices, "usage": await usage(job.generations)})
 
 
-async def _token_ids(gateway: GatewayService, model: ModelService, prompt: str | list[int], index: int) -> list[int]:
+def _token_ids(prompt: str | list[Any], index: int, model: ModelService) -> list[int]:
+    """Raises ValueError."""
     if isinstance(prompt, list):
-        check_token_ids(prompt, model.info.vocab_size, "prompt")
+        if len(prompt) < model.info.max_model_len:  # a longer one is refused for its length
+            _check_token_ids(prompt, model.info.vocab_size)
         return prompt
     tokenizer = model.tokenizer
-    token_ids = await gateway.off_loop(lambda: tokenizer.encode(prompt, add_bos=tokenizer.add_bos, parse_special=True))
+    token_ids = tokenizer.encode(prompt, add_bos=tokenizer.add_bos, parse_special=True, limit=model.info.max_model_len)
     if not token_ids:
-        raise bad_request(f"prompt {index} is empty, but must have at least one token.", "prompt")
+        raise ValueError(f"prompt {index} is empty, but must have at least one token")
     return token_ids
 
 
-async def _events(generations: list[Generation], frame: dict[str, Any], include_usage: bool) -> AsyncGenerator[bytes]:
-    chunks = [
-        event(frame | {"choices": [_choice(index, "", None)]}).split(b'""', 1) for index in range(len(generations))
-    ]
-    async with aclosing(merge(generations)) as deltas:
+def _check_token_ids(token_ids: list[Any], vocab_size: int) -> None:
+    """Raises ValueError naming the first entry that is no token id of the model."""
+    for index, entry in enumerate(token_ids):
+        if type(entry) is int and 0 <= entry < vocab_size:
+            continue
+        found = str(entry)[:40] if isinstance(entry, (int, float)) else f"no number ({type(entry).__name__})"
+        raise ValueError(f"prompt entry {index} is {found}, but token ids are whole numbers from 0 to {vocab_size - 1}")
+
+
+async def _events(job: Job) -> AsyncGenerator[bytes]:
+    def chunk(index: int, text: str, finish_reason: str | None) -> bytes:
+        return event(job.chunk_frame | {"choices": [_choice(index, text, finish_reason)]})
+
+    chunks = [chunk(index, "", None).split(b'""', 1) for index in range(len(job.generations))]
+    async with aclosing(merge(job.generations)) as deltas:
         async for delta in deltas:
             if delta.finish_reason is None:
                 head, tail = chunks[delta.index]
                 yield head + quote(delta.text) + tail
             else:
-                yield event(frame | {"choices": [_choice(delta.index, delta.text, delta.finish_reason)]})
-    if include_usage:
-        yield event(frame | {"choices": [], "usage": await usage(generations)})
+                yield chunk(delta.index, delta.text, delta.finish_reason)
+    if job.include_usage:
+        yield event(job.chunk_frame | {"choices": [], "usage": await usage(job.generations)})
     yield DONE
 
 

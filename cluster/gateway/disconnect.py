@@ -31,7 +31,7 @@ class CancelOnDisconnect:
             return
         if body is None:
             return
-        replay = _Replay(body, receive)
+        replay = _Replay(body)
         work = asyncio.ensure_future(self._app(scope, replay.receive, send))
         leaving = asyncio.ensure_future(_disconnected(receive))
         try:
@@ -69,9 +69,8 @@ class CancelOnDisconnect:
 class _Replay:
     """Gives the application the body that was read for it."""
 
-    def __init__(self, body: bytes, receive: Receive) -> None:
+    def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
-        self._receive = receive
 
     async def receive(self) -> Message:
         if self._body is None:

@@ -27,7 +27,14 @@ class ApiError(Exception):
 
 
 def error_object(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message[:MAX_MESSAGE], "type": kind, "param": param, "code": code}}
+    """Message and param may hold anything that a caller wrote."""
+    param = sendable(param) if param is not None else None
+    return {"error": {"message": sendable(message)[:MAX_MESSAGE], "type": kind, "param": param, "code": code}}
+
+
+def sendable(text: str) -> str:
+    """Halves of surrogate pairs, which JSON can spell but UTF-8 cannot, become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -38,8 +45,9 @@ def unavailable(message: str, retry_after: int = 1) -> ApiError:
     return ApiError(503, message, kind="server_error", code="unavailable", headers={"Retry-After": str(retry_after)})
 
 
-def context_length_exceeded(limit: int, prompt: int, asked: int | None, param: str) -> ApiError:
-    """`asked` is max_tokens as the caller gave it; left open, at least one token is wanted."""
+def context_length_exceeded(limit: int, prompt: str, asked: int | None, param: str) -> ApiError:
+    """`prompt` is a number of tokens, perhaps "at least" so many; `asked` is max_tokens as the caller gave it, where at
+    least one token is wanted if it was left open."""
     answer = "at least 1" if asked is None else str(asked)
     return bad_request(
         f"This model's maximum context length is {limit} tokens, but you asked for {prompt} tokens in the prompt "

@@ -1,31 +1,33 @@
 """The request bodies of the OpenAI endpoints. Unknown fields are refused by name, never ignored.
 
-A field that this server does not have yet is accepted only with the value that changes nothing (`n: 1`,
-`presence_penalty: 0`); any other value is refused by name.
+Null means "not given" for every field. A field that this server does not have yet is accepted only with a value that
+changes nothing (`n: 1`, `presence_penalty: 0`); any other value is refused by name.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, LiteralString
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
-from replicas.sampling.params import MAX_SEED
+from cluster.gateway.errors import sendable
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_TOKEN_IDS = 64
 MAX_PROMPTS = 128
 MAX_MESSAGES = 4096
+MAX_INT = 2**63 - 1
 
-# Fields of OpenAI's and vLLM's requests that change nothing when they have one of these values.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+# Fields of OpenAI's and vLLM's requests that this server lacks, with the values that change nothing. An endpoint's own
+# field may be among them: then the other endpoint lacks it.
+MISSING_FIELDS: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
     "logprobs": (False,),
-    "top_logprobs": (),
     "echo": (False,),
-    "suffix": (),
     "presence_penalty": (0, 0.0),
     "frequency_penalty": (0, 0.0),
     "repetition_penalty": (1, 1.0),
@@ -37,11 +39,66 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
     "modalities": (["text"],),
-}
+} | dict.fromkeys(
+    (
+        "add_generation_prompt",
+        "allowed_token_ids",
+        "audio",
+        "bad_words",
+        "chat_template",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "function_call",
+        "functions",
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "max_completion_tokens",
+        "moderation",
+        "prediction",
+        "priority",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prompt_logprobs",
+        "reasoning_effort",
+        "request_id",
+        "safety_identifier",
+        "skip_special_tokens",
+        "structured_outputs",
+        "suffix",
+        "top_logprobs",
+        "truncate_prompt_tokens",
+        "verbosity",
+        "web_search_options",
+    ),
+    (),
+)
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """A JSON object of which every field is known, or refused at the first that is not."""
+
+    model_config = ConfigDict(frozen=True)
+
+    NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def only_known_fields(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for name, field in value.items():
+            if name in cls.model_fields:
+                continue
+            if name not in cls.NOT_YET:
+                raise _fault("unknown_parameter", name, "is not a known field")
+            if field is not None and not _is_one_of(field, cls.NOT_YET[name]):
+                raise _fault("unsupported_parameter", name, "is not supported by this server")
+        return {name: field for name, field in value.items() if field is not None and name in cls.model_fields}
+
+
+Int64 = Annotated[int, Field(ge=-MAX_INT - 1, le=MAX_INT)]
 
 
 class StreamOptions(Strict):
@@ -54,43 +111,18 @@ Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 class SamplingFields(Strict):
     """What chat and text completions have in common. The bounds stand in `SamplingParams`."""
 
-    NOT_YET: ClassVar[frozenset[str]] = frozenset(NEUTRAL) | {
-        "allowed_token_ids",
-        "bad_words",
-        "prompt_logprobs",
-        "structured_outputs",
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "functions",
-        "function_call",
-        "reasoning_effort",
-        "audio",
-        "prediction",
-        "web_search_options",
-        "truncate_prompt_tokens",
-        "add_generation_prompt",
-        "continue_final_message",
-        "chat_template",
-        "chat_template_kwargs",
-        "priority",
-        "request_id",
-        "skip_special_tokens",
-        "max_tokens",
-        "max_completion_tokens",
-    }
+    NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = MISSING_FIELDS
 
     model: str
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Int64 | None = None
     min_p: float | None = None
-    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
+    seed: Int64 | None = None
+    max_tokens: Int64 | None = None
+    min_tokens: Int64 | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     stream: bool | None = None
@@ -98,13 +130,6 @@ class SamplingFields(Strict):
     cache_salt: Annotated[str, Field(max_length=256)] | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def drop_neutral(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {key: field for key, field in value.items() if key in cls.model_fields or not _is_neutral(key, field)}
 
     @model_validator(mode="after")
     def stream_options_need_a_stream(self) -> SamplingFields:
@@ -117,11 +142,22 @@ class SamplingFields(Strict):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
+    def output_limit(self) -> int | None:
+        """The most tokens that the caller wants, from the field that `output_limit_field` names."""
+        return self.max_tokens
+
+    @property
+    def output_limit_field(self) -> str:
+        return "max_tokens"
+
+    @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
 
 class TextPart(Strict):
+    NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = {"image_url": (), "input_audio": (), "file": ()}
+
     type: Literal["text"]
     text: str
 
@@ -138,12 +174,19 @@ class ToolCall(Strict):
 
 
 class Message(Strict):
+    # What the openai client's messages have beside their text.
+    NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "annotations": ([],),
+        "audio": (),
+        "function_call": (),
+        "refusal": (),
+    }
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
-    refusal: None = None
 
     @model_validator(mode="after")
     def has_content(self) -> Message:
@@ -159,8 +202,8 @@ class Message(Strict):
 class ChatRequest(SamplingFields):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: int | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    max_completion_tokens: Int64 | None = None
 
     @model_validator(mode="after")
     def one_limit(self) -> ChatRequest:
@@ -172,22 +215,31 @@ class ChatRequest(SamplingFields):
     def output_limit(self) -> int | None:
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
+    @property
+    def output_limit_field(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
 
 class CompletionRequest(SamplingFields):
-    """POST /v1/completions. `prompt` is a text, a list of texts, a list of token ids, or a list of such lists."""
+    """POST /v1/completions. `prompt` is a text, a list of texts, a list of token ids, or a list of such lists. Whether
+    the ids are the model's is checked with the model at hand."""
 
     prompt: Any
 
     @field_validator("prompt")
     @classmethod
     def prompt_is_text_or_token_ids(cls, prompt: Any) -> Any:
-        if isinstance(prompt, str) or _is_token_ids(prompt):
+        if isinstance(prompt, str):
             return prompt
         if not isinstance(prompt, list) or not prompt:
             raise ValueError("prompt must be a text, a list of texts, a list of token ids or a list of such lists")
+        if type(prompt[0]) is int:
+            return prompt
         if len(prompt) > MAX_PROMPTS:
             raise ValueError(f"prompt has {len(prompt)} entries, but may have at most {MAX_PROMPTS}")
-        if not all(isinstance(entry, str) for entry in prompt) and not all(_is_token_ids(entry) for entry in prompt):
+        if not all(isinstance(entry, str) for entry in prompt) and not all(
+            isinstance(entry, list) and entry for entry in prompt
+        ):
             raise ValueError(
                 "prompt is a list, so its entries must be all texts, all token ids (whole numbers) "
                 "or all non-empty lists of token ids"
@@ -195,17 +247,15 @@ class CompletionRequest(SamplingFields):
         return prompt
 
     @property
-    def prompts(self) -> list[str | list[int]]:
-        if isinstance(self.prompt, str) or isinstance(self.prompt[0], int):
+    def prompts(self) -> list[str | list[Any]]:
+        if isinstance(self.prompt, str) or type(self.prompt[0]) is int:
             return [self.prompt]
         return list(self.prompt)
 
 
-def _is_token_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(entry) is int for entry in value)
+def _fault(kind: LiteralString, name: str, what: LiteralString) -> PydanticCustomError:
+    return PydanticCustomError(kind, what, {"name": sendable(name)})
 
 
-def _is_neutral(name: str, value: Any) -> bool:
-    if name not in NEUTRAL:
-        return False
-    return value is None or any(value == neutral and type(value) is type(neutral) for neutral in NEUTRAL[name])
+def _is_one_of(value: Any, neutral: tuple[Any, ...]) -> bool:
+    return any(value == one and type(value) is type(one) for one in neutral)

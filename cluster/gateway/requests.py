@@ -1,9 +1,13 @@
-"""From a checked request body and a prompt's tokens to a generation."""
+"""From a checked request body to a job: what the engine is asked for each prompt, and how its tokens become text."""
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from cluster.gateway.errors import bad_request, context_length_exceeded
 from cluster.gateway.generation import Generation
@@ -12,46 +16,83 @@ from cluster.gateway.service import GatewayService, ModelService
 from cluster.gateway.text_stream import TextStream
 from replicas.kv.prefix import chain_keys, root_key
 from replicas.messages import GenerateRequest
-from replicas.sampling.params import MAX_SEED, SamplingParams
+from replicas.sampling.params import MAX_SEED, ParameterError, SamplingParams
+from replicas.text.stops import StopStrings
+from replicas.text.tokenizer import TooManyTokens
+
+ReadPrompt = Callable[[ModelService], list[int]]
 
 
-def new_generation(
-    gateway: GatewayService,
-    model: ModelService,
-    body: SamplingFields,
-    request_id: str,
-    token_ids: list[int],
-    asked: int | None,
-    default: int | None,
-    index: int,
-    param: str,
-    arrival: float,
-) -> Generation:
-    """`asked` is the caller's limit of output tokens, `default` the endpoint's (None: as many as fit); `param` names
-    the field that holds the prompt. Raises ApiError."""
-    limit, prompt = model.info.max_model_len, len(token_ids)
-    if prompt >= limit or prompt + (asked or 0) > limit:
-        raise context_length_exceeded(limit, prompt, asked, param)
-    max_tokens = asked if asked is not None else min(default or limit, limit - prompt)
-    salt = body.cache_salt or ""
-    request = GenerateRequest(
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What all requests to one path have in common. `default_max_tokens` None: as many as fit. `continues_text`: the
+    answer goes on in the prompt's own text."""
+
+    id_prefix: str
+    object: str
+    chunk_object: str
+    prompt_field: str
+    default_max_tokens: int | None
+    continues_text: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request that has passed every check, with a generation for each prompt. All objects of the answer begin
+    with `frame`, those of a stream with `chunk_frame`."""
+
+    generations: list[Generation]
+    frame: dict[str, Any]
+    chunk_frame: dict[str, Any]
+    stream: bool
+    include_usage: bool
+
+
+async def new_job(
+    gateway: GatewayService, endpoint: Endpoint, body: SamplingFields, prompts: Iterable[ReadPrompt], arrival: float
+) -> Job:
+    """Each of `prompts` gives its tokens when called, which is done where it delays nobody. Raises ApiError."""
+    model, job_id = gateway.model(body.model), f"{endpoint.id_prefix}-{secrets.token_hex(12)}"
+    stops = StopStrings(body.stops, body.include_stop_str_in_output) if body.stops else None
+    generations = []
+    for index, read in enumerate(prompts):
+        request = await gateway.off_loop(partial(_request, model, endpoint, body, f"{job_id}-{index}", read))
+        text = TextStream(model.tokenizer, stops, request.sampling.min_tokens, endpoint.continues_text)
+        generations.append(Generation(gateway, model, request, text, index, arrival))
+    frame = {"id": job_id, "object": endpoint.object, "created": int(time.time()), "model": model.id}
+    chunk_frame = frame | {"object": endpoint.chunk_object}
+    if body.include_usage:
+        chunk_frame["usage"] = None
+    return Job(generations, frame, chunk_frame, bool(body.stream), body.include_usage)
+
+
+def _request(
+    model: ModelService, endpoint: Endpoint, body: SamplingFields, request_id: str, read: ReadPrompt
+) -> GenerateRequest:
+    """Raises ApiError."""
+    limit, asked, field = model.info.max_model_len, body.output_limit, endpoint.prompt_field
+    try:
+        token_ids = read(model)
+    except TooManyTokens as error:
+        raise context_length_exceeded(limit, f"at least {error.at_least}", asked, field) from None
+    except ValueError as error:
+        raise bad_request(f"{str(error).rstrip('.')}.", field) from None
+    if len(token_ids) >= limit or len(token_ids) + (asked or 0) > limit:
+        raise context_length_exceeded(limit, str(len(token_ids)), asked, field)
+    if asked is None:
+        asked = min(endpoint.default_max_tokens or limit, limit - len(token_ids))
+    salt, block_size = body.cache_salt or "", model.info.block_size
+    root = root_key(model.info.model_name, block_size, salt)
+    return GenerateRequest(
         request_id=request_id,
         token_ids=tuple(token_ids),
-        sampling=sampling_params(body, max_tokens, model.info.vocab_size),
-        block_keys=tuple(chain_keys(root_key(model.info.model_name, model.info.block_size, salt), token_ids, model.info.block_size)),
+        sampling=_sampling_params(body, asked, model.info.vocab_size),
+        block_keys=tuple(chain_keys(root, token_ids, block_size)),
         cache_salt=salt,
     )
-    text = TextStream(
-        model.tokenizer,
-        body.stops,
-        body.include_stop_str_in_output,
-        request.sampling.min_tokens,
-        continues_text=param == "prompt",
-    )
-    return Generation(gateway, model, request, text, index, arrival)
 
 
-def sampling_params(body: SamplingFields, max_tokens: int, vocab_size: int) -> SamplingParams:
+def _sampling_params(body: SamplingFields, max_tokens: int, vocab_size: int) -> SamplingParams:
     """The caller's wishes, with OpenAI's defaults; randomness is drawn here and nowhere below. Raises ApiError."""
     for index, token_id in enumerate(body.stop_token_ids or ()):
         if not 0 <= token_id < vocab_size:
@@ -59,35 +100,18 @@ def sampling_params(body: SamplingFields, max_tokens: int, vocab_size: int) -> S
                 f"stop_token_ids has {token_id}, but token ids lie between 0 and {vocab_size - 1}.",
                 f"stop_token_ids.{index}",
             )
-    top_k = 0 if body.top_k in (None, -1) else body.top_k
-    seed = secrets.randbelow(MAX_SEED) if body.seed is None else body.seed % (MAX_SEED + 1)
     try:
         return SamplingParams(
             max_tokens=max_tokens,
             min_tokens=body.min_tokens or 0,
             temperature=1.0 if body.temperature is None else body.temperature,
-            top_k=top_k or 0,
+            top_k=0 if body.top_k in (None, -1) else body.top_k,
             top_p=1.0 if body.top_p is None else body.top_p,
             min_p=body.min_p or 0.0,
-            seed=seed,
+            seed=secrets.randbelow(MAX_SEED) if body.seed is None else body.seed % (MAX_SEED + 1),
             stop_token_ids=tuple(body.stop_token_ids or ()),
             ignore_eos=body.ignore_eos,
         )
-    except ValueError as error:
-        raise bad_request(f"{error}.", str(error).split()[0]) from None
-
-
-def check_token_ids(token_ids: list[int], vocab_size: int, param: str) -> None:
-    """Raises ApiError 400 naming the first id that the model does not have."""
-    if min(token_ids) >= 0 and max(token_ids) < vocab_size:
-        return
-    wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
-    raise bad_request(f"{param} has the token id {str(wrong)[:40]}, but ids lie between 0 and {vocab_size - 1}.", param)
-
-
-def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}"
-
-
-def now_seconds() -> int:
-    return int(time.time())
+    except ParameterError as error:
+        field = body.output_limit_field if error.field == "max_tokens" else error.field
+        raise bad_request(f"{field} is {error.value}, but must be {error.allowed}.", field) from None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from replicas.messages import FinishReason
 from replicas.text.detokenizer import Detokenizer
-from replicas.text.stops import StopChecker
+from replicas.text.stops import StopChecker, StopStrings
 from replicas.text.tokenizer import Tokenizer
 
 
@@ -19,13 +19,11 @@ class TextStream:
     answer follows the prompt in one text, so that a first space of it stays.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, stops: Sequence[str], include_stop: bool, min_tokens: int, continues_text: bool
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, stops: StopStrings | None, min_tokens: int, continues_text: bool) -> None:
         self.num_tokens = 0
         self.finish_reason: FinishReason | None = None
         self._detokenizer = Detokenizer(tokenizer, continues_text=continues_text)
-        self._stops = StopChecker(stops, include=include_stop) if stops else None
+        self._stops = StopChecker(stops) if stops is not None else None
         self._min_tokens = min_tokens
 
     def push(self, token_ids: Sequence[int], reason: FinishReason | None) -> str:

@@ -1,4 +1,4 @@
-"""Reading what the server sends: events of a stream, and the whole they must add up to."""
+"""Reading what the server sends: events of a stream, the whole they must add up to, and errors."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ class Streamed:
 
 
 def read_stream(client: httpx.Client, path: str, body: dict[str, Any]) -> Streamed:
-    """Post with stream: true and check on the way what holds for every stream."""
-    streamed = Streamed()
+    """Post with stream: true."""
     with client.stream("POST", path, json=body | {"stream": True}) as response:
         assert response.status_code == 200, response.read()
         assert response.headers["content-type"].startswith("text/event-stream")
-        raw = b"".join(response.iter_raw())
+        return parse_stream(b"".join(response.iter_raw()))
+
+
+def parse_stream(raw: bytes) -> Streamed:
+    """Checks on the way what holds for every stream."""
+    streamed = Streamed()
     for block in raw.split(b"\n\n")[:-1]:
         assert block.startswith(b"data: ")
         assert not streamed.done, "something follows [DONE]"
@@ -64,6 +68,19 @@ def complete(client: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
     response = client.post("/v1/completions", json={"model": "test"} | body)
     assert response.status_code == 200, response.text
     return response.json()
+
+
+def refused(response: httpx.Response, status: int = 400, param: str | None = None, words: str = "") -> str:
+    """Check what holds for every error object, and return its message."""
+    assert response.status_code == status, response.text
+    assert len(response.content) < 10_000
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert not any(inside in error["message"] for inside in ("Traceback", ".py", "site-packages", "0x"))
+    assert words in error["message"]
+    if param is not None:
+        assert error["param"] == param
+    return error["message"]
 
 
 def fixed_answer(client: httpx.Client) -> str:

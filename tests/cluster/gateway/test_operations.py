@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -29,6 +33,22 @@ def test_models_are_listed_and_found(http):
     assert [model["id"] for model in listed["data"]] == ["test"]
     assert http.get("/v1/models/test").json() == listed["data"][0]
     assert http.get("/v1/models/other").status_code == 404
+    nameless = http.get("/v1/models/")
+    assert nameless.status_code == 404
+    assert "/v1/models" in nameless.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/v1/models/test", "/metrics"])
+def test_head_is_get_without_the_body(http, path):
+    head = http.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == http.get(path).headers["content-type"]
+
+
+def test_the_schema_describes_every_route_once(http):
+    paths = http.get("/openapi.json").json()["paths"]
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health"} <= paths.keys()
+    assert paths["/health"].keys() == {"get"}
 
 
 def test_ready_names_the_models(http):
@@ -62,6 +82,69 @@ def test_the_number_of_series_does_not_grow_with_what_clients_send(http):
         http.post("/v1/completions", json={"model": f"model {index}", "prompt": "x"})
         http.get(f"/v1/{index}")
     assert scrape(http).keys() == before.keys()
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        ("test", {"model": "test", "prompt": "x", "temperature": 9}),
+        ("test", {"model": "test", "prompt": [5] * 600}),
+        ("test", {"model": "test", "prompt": "x", "nonsense": 1}),
+        ("test", {"model": "test"}),
+        ("unknown", {"model": "nobody", "prompt": "x"}),
+        ("unknown", {"model": ["test"], "prompt": "x"}),
+        ("unknown", {"prompt": "x"}),
+        ("unknown", []),
+    ],
+)
+def test_refused_requests_are_counted_once(http, model, body):
+    name = f"mobula_requests_total model={model} outcome=refused"
+    before = scrape(http)
+    assert http.post("/v1/completions", json=body).status_code in (400, 404)
+    after = scrape(http)
+    assert after[name] == before.get(name, 0) + 1
+    refused = {key: value for key, value in after.items() if "refused" in key and value != before.get(key, 0)}
+    assert refused.keys() == {name}
+    assert after["mobula_prompt_tokens_total model=test"] == before["mobula_prompt_tokens_total model=test"]
+
+
+class TestHealth:
+    """One short sentence that names the model, whatever is wrong and however long that says it."""
+
+    @pytest.fixture
+    def health(self, parrot, http, monkeypatch):
+        def answer(check):
+            port = SimpleNamespace(check=check)
+            monkeypatch.setitem(parrot.service.models, "test", replace(parrot.service.models["test"], port=port))
+            return http.get("/health")
+
+        return answer
+
+    @pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("Traceback (most recent call last):\n" * 50)])
+    def test_names_the_kind_of_error(self, health, error):
+        async def check():
+            raise error
+
+        response = health(check)
+        assert response.status_code == 503
+        assert response.json()["error"]["message"] == (
+            f"No engine of test has passed the health check ({type(error).__name__})."
+        )
+
+    def test_does_not_wait_without_end(self, health, monkeypatch):
+        monkeypatch.setattr("cluster.gateway.app.HEALTH_SECONDS", 0.2)
+        started = time.monotonic()
+        response = health(asyncio.Event().wait)
+        assert response.status_code == 503
+        assert "TimeoutError" in response.json()["error"]["message"]
+        assert time.monotonic() - started < 3
+
+    def test_readiness_asks_no_engine(self, health, http):
+        async def check():
+            raise AssertionError
+
+        assert health(check).status_code == 503
+        assert http.get("/ready").status_code == 200
 
 
 class TestEngineFailure:
