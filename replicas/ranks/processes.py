@@ -28,10 +28,6 @@ class RankProcesses:
     def __init__(self, specs: Sequence[RankSpec]) -> None:
         self._processes = {spec.rank: _start(spec) for spec in specs}
 
-    @property
-    def pids(self) -> dict[int, int]:
-        return {rank: process.pid for rank, process in self._processes.items()}
-
     def check(self) -> None:
         """Raise if one has ended before it joined."""
         for rank, process in self._processes.items():

@@ -21,6 +21,13 @@ ADDRESS = Address("127.0.0.1", 1, 2)
 SPEC = RankSpec(3, ADDRESS, "no/such/model", EngineConfig(tensor_parallel=4, itl_objective=0.05), 10, "cpu")
 
 
+def keep_checking(processes: RankProcesses, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        processes.check()
+        time.sleep(0.05)
+
+
 def test_a_spec_arrives_as_it_was_sent():
     assert decode_spec(encode_spec(SPEC)) == SPEC
 
@@ -39,11 +46,8 @@ def test_a_rank_that_cannot_load_says_why_and_waits_to_be_dismissed():
 @pytest.mark.slow
 def test_a_process_that_ends_before_it_joins_is_noticed(capfd):
     processes = RankProcesses([SPEC])
-    deadline = time.monotonic() + 30
     with pytest.raises(RuntimeError, match="the process of rank 3 ended with status 1 before it joined"):
-        while time.monotonic() < deadline:
-            processes.check()
-            time.sleep(0.05)
+        keep_checking(processes, seconds=30)
     processes.close()
     assert "ConnectionRefusedError" in capfd.readouterr().err
 
