@@ -15,7 +15,10 @@ from dataclasses import asdict, dataclass, field
 
 EVENT = b"data: "
 END = b"data: [DONE]"
+STATUS = b"HTTP/1.1 200 "
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 RECEIVE_BYTES = 1 << 18
+SILENCE_SECONDS = 60.0  # after so long without a byte from anyone, the rest has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class Load:
 
 @dataclass(slots=True)
 class Seen:
-    """Times in seconds. `tokens` is what usage stated, `events` the SSE events that arrived."""
+    """Times in seconds. `tokens` is what usage stated, `events` the SSE events that arrived, `failed` the connections
+    on which something other than whole streams came."""
 
     ttft: list[float] = field(default_factory=list)
     tokens: int = 0
@@ -52,7 +56,7 @@ class _Connection:
 
 
 def run_load(load: Load) -> Seen:
-    """Send everything and read every stream to its end."""
+    """Send everything and read every stream to its end. A connection on which anything goes wrong is given up."""
     raw = _request(load)
     seen, selector = Seen(), selectors.DefaultSelector()
     connections = [_Connection(_connect(load), load.requests) for _ in range(load.concurrency)]
@@ -60,40 +64,52 @@ def run_load(load: Load) -> Seen:
     for connection in connections:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
         _send(connection, raw)
-    open_connections = len(connections)
-    while open_connections:
-        for key, _ in selector.select():
-            connection = key.data
-            if _receive(connection, seen):
-                continue
-            if connection.left and connection.tail:
-                _send(connection, raw)
-                continue
-            selector.unregister(connection.socket)
-            connection.socket.close()
-            open_connections -= 1
+    while selector.get_map() and (ready := selector.select(SILENCE_SECONDS)):
+        for key, _ in ready:
+            if not _go_on(key.data, raw, seen):
+                selector.unregister(key.fileobj)
+                key.data.socket.close()
+    seen.failed += len(selector.get_map())  # nothing more came on these
+    for key in selector.get_map().values():
+        key.data.socket.close()
+    selector.close()
     seen.seconds = time.perf_counter() - started
     return seen
 
 
+def _go_on(connection: _Connection, raw: bytes, seen: Seen) -> bool:
+    """Take in what has arrived, and send the next request after a response. False once nothing is left to do."""
+    try:
+        if not _receive(connection, seen):
+            return True
+        if connection.left:
+            _send(connection, raw)
+            return True
+    except OSError:
+        seen.failed += 1
+    return False
+
+
 def _receive(connection: _Connection, seen: Seen) -> bool:
-    """Take in what has arrived. False once the response, or the connection, has ended."""
+    """Whether the response has come to its end. Raises OSError if that is not the end of a whole stream."""
     data = connection.socket.recv(RECEIVE_BYTES)
     if not data:
-        seen.failed += 1
-        connection.tail = b""
-        return False
+        raise ConnectionError("the connection was closed within a response")
     window = connection.tail + data
+    if not connection.events and not STATUS.startswith(window[: len(STATUS)]):
+        raise ConnectionError("the status is not 200")
     new = window.count(EVENT) - connection.tail.count(EVENT)
     if new and not connection.events:
         seen.ttft.append(time.perf_counter() - connection.sent)
     connection.events += new
     seen.events += new
     connection.tail = window[-4096:]
-    if END not in connection.tail or not connection.tail.endswith(b"0\r\n\r\n"):
-        return True
+    if not connection.tail.endswith(LAST_CHUNK):
+        return False
+    if END not in connection.tail:
+        raise ConnectionError("the stream ended with an error")
     seen.tokens += int(connection.tail.rsplit(b'"completion_tokens":', 1)[1].split(b",", 1)[0])
-    return False
+    return True
 
 
 def _send(connection: _Connection, raw: bytes) -> None:
