@@ -58,8 +58,10 @@ def _arguments(arguments: object, field: str) -> Mapping[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except (ValueError, RecursionError) as error:
+        except json.JSONDecodeError as error:
             raise ValueError(f"{field} is not valid JSON: {error}") from error
+        except (ValueError, RecursionError):
+            raise ValueError(f"{field} is nested too deeply or has a number with thousands of digits") from None
     if not isinstance(arguments, Mapping):
         raise ValueError(f"{field} must be a JSON object")
     return arguments

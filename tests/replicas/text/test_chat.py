@@ -358,9 +358,10 @@ class TestToolCalls:
     @pytest.mark.parametrize(
         ("arguments", "problem"),
         [
+            ('{"a": ' * 100_000, "is nested too deeply"),
+            ('{"a": ' + "1" * 5000 + "}", "is nested too deeply or has a number with thousands of digits"),
             ("{bad", "is not valid JSON"),
             ('{"a":1', "is not valid JSON"),
-            ("[" * 100_000, "is not valid JSON"),
             ("[1]", "must be a JSON object"),
             ("3", "must be a JSON object"),
             (3, "must be a JSON object"),
