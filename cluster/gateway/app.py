@@ -94,7 +94,8 @@ def _add_operations(app: FastAPI, gateway: GatewayService) -> None:
 
 async def _job(gateway: GatewayService, request: Request, kind: type[Body], prepare: Prepare[Body]) -> Job:
     """Raises ApiError for a request that cannot be served, and counts it; a job's generations count themselves."""
-    arrival, value = time.perf_counter(), dict[str, Any]()
+    arrival = time.perf_counter()
+    value: dict[str, Any] = {}
     try:
         value = read_object(await request.body(), request.headers)
         return await prepare(gateway, check_object(value, kind), arrival)
@@ -118,8 +119,8 @@ def _get(app: FastAPI, path: str) -> Callable[[Endpoint], Endpoint]:
     """A route for GET, and for HEAD, which probes use."""
 
     def add(endpoint: Endpoint) -> Endpoint:
-        app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
         app.add_api_route(path, endpoint, methods=["GET"])
+        app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
         return endpoint
 
     return add
