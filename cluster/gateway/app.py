@@ -25,7 +25,7 @@ Endpoint = Callable[..., Awaitable[Response]]
 Body = TypeVar("Body", bound=SamplingFields)
 Prepare = Callable[[GatewayService, Body, float], Awaitable[Job]]
 
-HEALTH_SECONDS = 5.0
+HEALTH_SECONDS = 20.0  # a large prefill on a slow CPU is a long step, and no illness
 
 
 def build_app(gateway: GatewayService) -> FastAPI:
