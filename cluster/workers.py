@@ -127,7 +127,7 @@ def report_rank(rank: int, device: str) -> RankReport:
         address=ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
         device=name,
         backend="nccl" if device.startswith("cuda") else "gloo",
-        torch_version=torch.__version__,
+        torch_version=str(torch.__version__),  # a str subclass that msgspec does not know
         free_memory=free,
     )
 

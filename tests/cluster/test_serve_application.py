@@ -18,7 +18,7 @@ from cluster.ingress import Ingress
 from cluster.replica import ReplicaSpec, replica_deployment
 from deploy.serve import SERVE_LOGGING
 from replicas.config import EngineConfig
-from tests.support.processes import descendants
+from tests.support.processes import ray_processes
 from tests.support.sse import complete, read_stream
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,8 @@ def url(serve_cluster, smollm2_path):
     )
     application = gateway_deployment(1).bind({"smollm2": model, "parrot": parrot}, GatewaySettings(), ingress)
     serve_cluster.run(application, name="test", logging_config=SERVE_LOGGING)
-    return f"http://127.0.0.1:{ingress.port}"
+    yield f"http://127.0.0.1:{ingress.port}"
+    serve_cluster.delete("test")
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def http(url):
 
 def engine_pids() -> list[int]:
     """The engine processes of this test's cluster."""
-    return descendants("-m cluster.engine_process")
+    return ray_processes("-m cluster.engine_process")
 
 
 def metric(http: httpx.Client, name: str) -> float:

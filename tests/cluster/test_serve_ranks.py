@@ -24,7 +24,7 @@ from replicas.build import build_engine
 from replicas.config import EngineConfig
 from replicas.text.tokenizer import Tokenizer
 from tests.support.generation import generate, tokens
-from tests.support.processes import descendants
+from tests.support.processes import ray_processes
 
 pytestmark = pytest.mark.slow
 
@@ -76,11 +76,11 @@ def answer(http, **change):
 
 
 def engine_pids() -> list[int]:
-    return descendants("-m cluster.engine_process")
+    return ray_processes("-m cluster.engine_process")
 
 
 def rank_pids() -> list[int]:
-    return descendants("ray::RankWorker")
+    return ray_processes("ray::RankWorker")
 
 
 def wait_until_served(http, seconds=90):

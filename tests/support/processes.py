@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 
-def descendants(words: str) -> list[int]:
-    """Processes below this one that were started with, or call themselves by, these words."""
+def ray_processes(words: str) -> list[int]:
+    """Processes of this run's Ray cluster that were started with, or call themselves by, these words."""
     parents, commands = {}, {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
@@ -15,12 +15,15 @@ def descendants(words: str) -> list[int]:
                 commands[pid] = command.read().replace("\0", " ")
         except OSError:
             continue
-    return sorted(pid for pid, command in commands.items() if words in command and _is_ours(pid, parents))
 
+    def ancestors(pid: int) -> list[int]:
+        line = []
+        while (pid := parents.get(pid, 0)) in parents:
+            line.append(pid)
+        return line
 
-def _is_ours(pid: int, parents: dict[int, int]) -> bool:
-    while pid in parents:
-        pid = parents[pid]
-        if pid == os.getpid():
-            return True
-    return False
+    def is_ours(pid: int) -> bool:
+        above = ancestors(pid)
+        return os.getpid() in above and any("raylet" in commands[ancestor] for ancestor in above)
+
+    return sorted(pid for pid, command in commands.items() if words in command and is_ours(pid))
