@@ -110,12 +110,11 @@ class EngineSpec(msgspec.Struct, frozen=True):
     """What to start: `builder` is "module:function", called as
     function(model_path, config, on_stage, **options) -> Engine. With `ranks_by_replica` it is also told to join other
     ranks at `host`, and to have them started by `launch`: the replica does that, since it knows of other machines.
-    The process ends with its `parent`, and removes the `folder` that its sockets lie in."""
+    The process ends with its `parent`."""
 
     model_path: str
     config: EngineConfig
     parent: int
-    folder: str
     control_address: str
     pulse_address: str
     bus_host: str

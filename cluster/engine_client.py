@@ -55,13 +55,12 @@ class EngineClient:
     """Use `await EngineClient.start(...)`. All calls belong to the event loop that started it."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, control: zmq.asyncio.Socket, pulse: zmq.asyncio.Socket, folder: str
+        self, process: asyncio.subprocess.Process, control: zmq.asyncio.Socket, pulse: zmq.asyncio.Socket
     ) -> None:
         self.info: EngineInfo
         self._process = process
         self._control = control
         self._pulse = pulse
-        self._folder = folder
         self._answers: dict[bytes, asyncio.Future[bytes]] = {}
         self._pongs: dict[int, asyncio.Future[LoadReport]] = {}
         self._numbers = count()
@@ -95,7 +94,6 @@ class EngineClient:
             model_path=model_path,
             config=config,
             parent=os.getpid(),
-            folder=folder,
             control_address=control_address,
             pulse_address=pulse_address,
             bus_host=bus_host,
@@ -104,12 +102,15 @@ class EngineClient:
             ranks_by_replica=start_ranks is not None and config.num_ranks > 1,
         )
         process.stdin.write(msgspec.json.encode(spec) + b"\n")
-        client = cls(process, control, pulse, folder)
+        client = cls(process, control, pulse)
         try:
             client.info = await client._await_ready(start_ranks)
+            await pulse.recv()
         except BaseException:
             await client.close()
             raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # both sockets are connected, or never will be
         duties = client._receive(), client._watch(), client._listen()
         client._tasks = [asyncio.create_task(duty) for duty in duties]
         return client
@@ -168,7 +169,6 @@ class EngineClient:
             task.cancel()
         self._control.close()
         self._pulse.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def died(self) -> None:
         """Return when the process has ended, for whatever reason, and its callers have been told."""

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -72,7 +71,6 @@ class Pulse(threading.Thread):
             with contextlib.suppress(zmq.Again):
                 self._socket.send(b"", zmq.NOBLOCK)
             time.sleep(PULSE_SECONDS)
-        shutil.rmtree(self._spec.folder, ignore_errors=True)
         os._exit(EXIT_ORPHANED)  # the main thread may be loading a model, or in a step that never ends
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,33 @@ async def test_a_gateway_that_never_said_hello_is_told_where_to(engine, bus):
     assert answer == Stranger(engine.info.bus_address)
     await bus.connect(answer.bus_address)
     assert isinstance(await generate(engine, bus.gateway_id, asked), Finished)
+
+
+async def test_nothing_is_left_on_disk_even_by_kill(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    client = await EngineClient.start("a model", CONFIG, "127.0.0.1", CHECKING)
+    assert list(tmp_path.iterdir()) == []
+    assert (await client.ping(5)).running == 0
+    await client.close()
+
+
+async def test_an_engine_without_its_replica_ends(tmp_path):
+    """A process that starts an engine and is killed: the engine notices by itself."""
+    script = (
+        "import asyncio\nfrom cluster.engine_client import EngineClient\nfrom replicas.config import EngineConfig\n"
+        "async def main():\n"
+        f"    engine = await EngineClient.start('m', EngineConfig(block_size=4), '127.0.0.1', {CHECKING!r})\n"
+        "    print(engine.pid, flush=True)\n    await asyncio.sleep(60)\nasyncio.run(main())\n"
+    )
+    replica = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    engine = int(await replica.stdout.readline())
+    replica.kill()
+    await replica.wait()
+    for _ in range(50):
+        if not Path(f"/proc/{engine}").exists():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("the engine process outlives its replica")
 
 
 async def test_an_impossible_request_is_refused_with_the_reason(engine, gateway):

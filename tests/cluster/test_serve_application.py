@@ -66,11 +66,12 @@ def eventually(check, seconds=30):
         time.sleep(0.05)
 
 
-class TestOpenAIClient:
-    @pytest.fixture(scope="class")
-    def client(self, url):
-        return OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+@pytest.fixture(scope="module")
+def client(url):
+    return OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
 
+
+class TestOpenAIClient:
     def test_a_chat_makes_sense_streamed_and_whole(self, client):
         asked = {
             "model": "smollm2",
