@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.ingress import Ingress
-from cluster.resources import num_cpus
+from cluster.resources import check_fits, num_cpus
 from deploy.config import MobulaConfig, to_engine_config
 from deploy.errors import UserError
 
@@ -83,6 +83,7 @@ def _start(config: MobulaConfig, paths: dict[str, Path], ingress: Ingress, clock
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with clock.stage("start Ray"):
         start_ray(ingress.host, sum(model.replicas.min * num_cpus(to_engine_config(model)) for model in config.models))
+    _check_resources(config)
     with clock.stage("start Serve"):
         ray_serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
     with clock.stage("start the models and the gateway"):
@@ -91,6 +92,18 @@ def _start(config: MobulaConfig, paths: dict[str, Path], ingress: Ingress, clock
             ray_serve.run(application, name=APPLICATION_NAME, logging_config=SERVE_LOGGING)
         except RuntimeError as error:
             raise UserError(f"the application did not start: {_cause(APPLICATION_NAME) or error}") from error
+
+
+def _check_resources(config: MobulaConfig) -> None:
+    """Raise UserError for a model that this cluster's nodes cannot hold."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    for model in config.models:
+        try:
+            check_fits(nodes, model.id, to_engine_config(model), model.replicas.min)
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
 
 def reachable(host: str) -> str:
