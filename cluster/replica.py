@@ -8,14 +8,13 @@ import os
 from typing import Any, Literal
 
 import msgspec
-import ray
 from ray import serve
 from ray.util import get_current_placement_group
 
 from cluster.codec import DEFAULT_BUILDER, encode
 from cluster.engine_client import EngineClient
 from cluster.resources import cpus_per_rank, on_gpu, stage_bundles
-from cluster.workers import RankWorkers
+from cluster.workers import RankWorkers, node_address
 from replicas.config import EngineConfig
 
 PlacementStrategy = Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"]
@@ -28,19 +27,21 @@ QUEUE_FACTOR = 8
 
 
 class ReplicaSpec(msgspec.Struct, frozen=True):
-    """What a replica runs. `builder` and `options` are those of `cluster.codec.EngineSpec`."""
+    """What a replica runs. `builder` and `options` are those of `cluster.codec.EngineSpec`. The bus and the ranks meet
+    at `bus_host`, by default the address by which the cluster knows the replica's node."""
 
     model_path: str
     config: EngineConfig
     builder: str = DEFAULT_BUILDER
     options: dict[str, float] = {}
+    bus_host: str = ""
 
 
 class Replica:
     """Its event loop does almost nothing: bytes in, bytes out. The tokens take the bus."""
 
     async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]  # Serve awaits it
-        host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        host = spec.bus_host or await asyncio.to_thread(node_address)
         group = get_current_placement_group()
         self._workers = RankWorkers(spec.config, group) if group is not None else None
         self._engine = await EngineClient.start(

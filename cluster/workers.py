@@ -112,6 +112,13 @@ class RankWorkers:
         return ray.remote(RankWorker).options(**options).remote(rank)
 
 
+def node_address() -> str:
+    """The address by which the cluster knows this node."""
+    node_id = ray.get_runtime_context().get_node_id()
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return next(str(node["NodeManagerAddress"]) for node in nodes if node["NodeID"] == node_id)
+
+
 def report_rank(rank: int, device: str) -> RankReport:
     """Where this process is and what it has. Raises EngineStartError if it lacks its device."""
     import torch
@@ -124,7 +131,7 @@ def report_rank(rank: int, device: str) -> RankReport:
     return RankReport(
         rank=rank,
         node=ray.get_runtime_context().get_node_id(),
-        address=ray.util.get_node_ip_address(),  # type: ignore[no-untyped-call]
+        address=node_address(),
         device=name,
         backend="nccl" if device.startswith("cuda") else "gloo",
         torch_version=str(torch.__version__),  # a str subclass that msgspec does not know

@@ -22,12 +22,14 @@ def deployment_name(model_id: str) -> str:
     return "model-" + re.sub(r"[^\w.-]", "-", model_id)
 
 
-def build_application(config: MobulaConfig, paths: Mapping[str, Path], ingress: Ingress) -> Application:
-    """`paths` says where each model's files lie, by model id."""
+def build_application(
+    config: MobulaConfig, paths: Mapping[str, Path], ingress: Ingress, bus_host: str = ""
+) -> Application:
+    """`paths` says where each model's files lie, by model id; `bus_host` where the processes meet (see ReplicaSpec)."""
     handles = {}
     for model in config.models:
         engine = to_engine_config(model)
         deployment = replica_deployment(deployment_name(model.id), model.replicas.min, engine, model.parallel.strategy)
-        handles[model.id] = deployment.bind(ReplicaSpec(str(paths[model.id]), engine))
+        handles[model.id] = deployment.bind(ReplicaSpec(str(paths[model.id]), engine, bus_host=bus_host))
     settings = GatewaySettings(share_events=config.gateway.share_events)
     return gateway_deployment(config.gateway.replicas).bind(handles, settings, ingress)

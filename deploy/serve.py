@@ -21,6 +21,7 @@ from deploy.config import MobulaConfig, to_engine_config
 from deploy.errors import UserError
 
 EXIT_INTERRUPTED = 130
+LOOPBACK = "127.0.0.1"  # all processes are on this machine, and their talk stays there
 OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
 SERVE_LOGGING: dict[str, Any] = {"enable_access_log": False, "log_level": "WARNING"}
 
@@ -82,12 +83,12 @@ def _start(config: MobulaConfig, paths: dict[str, Path], ingress: Ingress, clock
 
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with clock.stage("start Ray"):
-        start_ray(ingress.host, sum(model.replicas.min * num_cpus(to_engine_config(model)) for model in config.models))
+        start_ray(sum(model.replicas.min * num_cpus(to_engine_config(model)) for model in config.models))
     _check_resources(config)
     with clock.stage("start Serve"):
         ray_serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
     with clock.stage("start the models and the gateway"):
-        application = build_application(config, paths, ingress)
+        application = build_application(config, paths, ingress, LOOPBACK)
         try:
             ray_serve.run(application, name=APPLICATION_NAME, logging_config=SERVE_LOGGING)
         except RuntimeError as error:
@@ -134,12 +135,10 @@ def _tell_engines(url: str, clock: StageClock) -> None:
             print(f"    {model['id']}: rank {rank['rank']} at {where}, {rank['free_memory'] / 2**30:.1f} GiB free")
 
 
-def start_ray(host: str, num_cpus: int) -> None:
-    """A cluster of this machine alone, with at least `num_cpus` logical CPUs. A gateway on the loopback address keeps
-    Ray's own ports there, too."""
+def start_ray(num_cpus: int) -> None:
+    """A cluster of this machine alone, with at least `num_cpus` logical CPUs."""
     import ray
 
-    address = "127.0.0.1" if host in ("127.0.0.1", "localhost", "::1") else None
     ray.init(
         address="local",
         include_dashboard=False,
@@ -147,7 +146,6 @@ def start_ray(host: str, num_cpus: int) -> None:
         logging_level=logging.ERROR,
         object_store_memory=OBJECT_STORE_BYTES,
         num_cpus=max(num_cpus, os.cpu_count() or 1),
-        _node_ip_address=address,
     )
 
 

@@ -28,7 +28,7 @@ def main() -> None:
     from deploy.serve import SERVE_LOGGING, start_ray
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    start_ray(ingress.host, num_cpus=1)
+    start_ray(num_cpus=1)
     try:
         serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
         for line in sys.stdin:
@@ -43,11 +43,12 @@ def _application(model_path: str, ingress: Ingress, step_seconds: float, share_e
     from cluster.gateway.deployment import gateway_deployment
     from cluster.gateway.service import GatewaySettings
     from cluster.replica import ReplicaSpec, replica_deployment
+    from deploy.serve import LOOPBACK
     from replicas.config import EngineConfig
 
     builder = "deploy.bench.sleeping:build_sleeping_engine"
     config = EngineConfig(max_running=MAX_RUNNING)
-    spec = ReplicaSpec(model_path, config, builder, {"step_seconds": step_seconds})
+    spec = ReplicaSpec(model_path, config, builder, {"step_seconds": step_seconds}, LOOPBACK)
     handle = replica_deployment("model-sleeping", 1, config).bind(spec)
     return gateway_deployment(1).bind({MODEL: handle}, GatewaySettings(share_events=share_events), ingress)
 
