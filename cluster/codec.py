@@ -146,9 +146,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     vocab_size: int
     max_model_len: int
     block_size: int
-    eos_token_ids: tuple[int, ...]
     num_blocks: int
-    max_running: int
     dtype: str
     stages: tuple[tuple[str, float], ...]
     ranks: tuple[RankReport, ...] = ()

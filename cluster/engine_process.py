@@ -196,9 +196,7 @@ def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq
         vocab_size=model.vocab_size,
         max_model_len=model.max_model_len,
         block_size=engine.config.block_size,
-        eos_token_ids=model.eos_token_ids,
         num_blocks=model.num_blocks,
-        max_running=engine.config.max_running,
         dtype=engine.config.dtype,
         stages=tuple(stages),
     )

@@ -6,7 +6,6 @@ Label values come from the configuration or from fixed sets, never from a reques
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,7 +13,6 @@ from prometheus_client.registry import Collector
 
 from replicas.messages import LoadReport
 
-Outcome = Literal["stop", "length", "abort", "error", "refused"]
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
 DURATIONS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
 

@@ -58,11 +58,6 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self._waiting or self._released or self._in_flight)
 
-    @property
-    def num_in_flight(self) -> int:
-        """Plans that were made and not yet applied."""
-        return len(self._in_flight)
-
     def enqueue(self, sequence: Sequence) -> None:
         heapq.heappush(self._waiting, (self._rank(sequence), sequence))
 
