@@ -168,13 +168,13 @@ class Engine:
     def _validate(self, request: GenerateRequest) -> None:
         if request.request_id in self._sequences:
             raise ValueError(f"request_id {request.request_id!r} is already being served")
-        if not request.token_ids:
+        if request.num_prompt < 1:
             raise ValueError("prompt is empty, but must have at least one token")
         ids = (*request.token_ids, *request.sampling.stop_token_ids)
         if not 0 <= min(ids) <= max(ids) < self.model.vocab_size:
             wrong = next(token_id for token_id in ids if not 0 <= token_id < self.model.vocab_size)
             raise ValueError(f"token id {wrong} must be between 0 and {self.model.vocab_size - 1}")
-        prompt, asked, limit = len(request.token_ids), request.sampling.max_tokens, self.model.max_model_len
+        prompt, asked, limit = request.num_prompt, request.sampling.max_tokens, self.model.max_model_len
         if prompt + asked > limit:
             raise ValueError(
                 f"the prompt has {prompt} tokens and max_tokens is {asked}, together more than "

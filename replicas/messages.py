@@ -15,18 +15,24 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt to be continued. `block_keys` are the chained keys of its full KV blocks (may be empty:
-    the engine then hashes for itself). `remaining_seconds` is the time left until the caller's deadline.
-    Lower `priority` runs first."""
+    """One prompt to be continued. The last `resumed` of `token_ids` are no prompt but the output of an earlier attempt
+    elsewhere, and the answer goes on behind them. `block_keys` are the chained keys of the full KV blocks (may be
+    empty: the engine then hashes for itself). `remaining_seconds` is the time left until the caller's deadline. Lower
+    `priority` runs first."""
 
     request_id: str
     token_ids: tuple[int, ...]
     sampling: SamplingParams
     attempt: int = 0
+    resumed: int = 0
     block_keys: tuple[bytes, ...] = ()
     priority: int = 0
     remaining_seconds: float | None = None
     cache_salt: str = ""
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.token_ids) - self.resumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,8 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class RequestSummary:
-    """The whole of a finished request, returned by the unary call: a lost bus message delays text, never loses it."""
+    """The whole of a finished request, returned by the unary call: a lost bus message delays text, never loses it.
+    `token_ids` is all output, of earlier attempts too."""
 
     request_id: str
     attempt: int

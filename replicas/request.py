@@ -36,11 +36,11 @@ class Sequence:
 
     @property
     def num_prompt(self) -> int:
-        return len(self.request.token_ids)
+        return self.request.num_prompt
 
     @property
     def num_output(self) -> int:
-        return len(self.token_ids) - len(self.request.token_ids)
+        return len(self.token_ids) - self.request.num_prompt
 
     @property
     def num_pending(self) -> int:
@@ -50,7 +50,7 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         num_tokens = len(self.token_ids)
-        return num_tokens - self.num_computed == 1 and num_tokens > len(self.request.token_ids)
+        return num_tokens - self.num_computed == 1 and num_tokens > self.request.num_prompt
 
     @property
     def deadline(self) -> float:

@@ -205,7 +205,7 @@ class Scheduler:
         sequence.num_published = len(hits)
         if sequence.first_scheduled is None:
             sequence.first_scheduled = now
-            sequence.cached_tokens = sequence.num_computed
+            sequence.cached_tokens = min(sequence.num_computed, sequence.num_prompt)
         sequence.slot = self._free_slots.pop()
         insort(self.running, sequence, key=self._rank)
         return Admission(

@@ -8,7 +8,7 @@ import torch
 from replicas.build import build_engine
 from replicas.config import EngineConfig
 from tests.support.checkpoints import TINY_CONFIGS, VOCAB_SIZE, scaled, write_tiny
-from tests.support.generation import assert_greedy, generate, tokens
+from tests.support.generation import assert_greedy, generate, resume, tokens
 
 NUM_TOKENS = 24
 
@@ -98,6 +98,21 @@ def test_seeded_samples_do_not_depend_on_the_schedule(tiny, disturbance):
     folder, _ = tiny
     sampling = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "seed": 5}
     assert answers_of(engine_for(folder, **disturbance), **sampling) == answers_of(engine_for(folder), **sampling)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "top_p": 0.9, "seed": 11}, {"min_tokens": 12}])
+@pytest.mark.parametrize("caching", [False, True])
+def test_a_request_resumed_elsewhere_answers_as_an_undisturbed_one(tiny, sampling, caching):
+    folder, _ = tiny
+    prompts = prompts_of_all_lengths()[2::3]
+    undisturbed = generate(engine_for(folder), prompts, max_tokens=NUM_TOKENS, **sampling)
+    other = engine_for(folder, prefix_caching=caching, max_batched_tokens=16)
+    for prompt, whole in zip(prompts, undisturbed, strict=True):
+        for cut in (0, 1, 3, 4, NUM_TOKENS - 1):
+            summary = resume(other, prompt, whole.token_ids[:cut], max_tokens=NUM_TOKENS, **sampling)
+            assert summary.token_ids == whole.token_ids
+            assert (summary.prompt_tokens, summary.finish_reason) == (len(prompt), "length")
+            assert summary.cached_tokens <= len(prompt)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "linear", "yarn", "llama3"])

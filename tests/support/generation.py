@@ -27,6 +27,17 @@ def generate(
     return [finished[str(index)] for index in range(len(prompts))]
 
 
+def resume(engine: Engine, prompt: Sequence[int], so_far: Sequence[int], **sampling: object) -> RequestSummary:
+    """The summary of a request that another engine had brought to `so_far`."""
+    params = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **sampling})  # type: ignore[arg-type]
+    engine.add(GenerateRequest("resumed", (*prompt, *so_far), params, attempt=1, resumed=len(so_far)))
+    finished: list[RequestSummary] = []
+    while not finished:
+        finished += engine.step().finished
+    engine.check_integrity()
+    return finished[0]
+
+
 def tokens(summaries: Sequence[RequestSummary]) -> list[list[int]]:
     return [list(summary.token_ids) for summary in summaries]
 
