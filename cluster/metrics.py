@@ -16,6 +16,8 @@ from replicas.messages import LoadReport
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
 DURATIONS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
 
+UNKNOWN_MODEL = "unknown"  # where a request names no model that is served, or did not come to name one
+
 GAUGES = {
     "running": ("requests_running", "Requests in the engine's batch"),
     "waiting": ("requests_waiting", "Requests waiting for the engine's batch"),
@@ -55,6 +57,10 @@ class GatewayMetrics:
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of answered requests, as usage states them")
         self.cached_tokens = counter("prompt_tokens_cached", "Prompt tokens served from the prefix cache")
         self.generation_tokens = counter("generation_tokens", "Output tokens that clients got")
+        self.refusals = counter("refusals", "Requests refused for want of a key or of room, by reason", "reason")
+        self.limit_store_faults = Counter(
+            "mobula_limit_store_faults", "Times that Redis did not answer about a limit", registry=self._registry
+        )
         lost_messages = Gauge("mobula_bus_lost_messages", "Token messages that never came", registry=self._registry)
         lost_messages.set_function(lost)
 

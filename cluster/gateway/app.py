@@ -11,33 +11,56 @@ import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
+from cluster.gateway.auth import KeyRing
 from cluster.gateway.body import check_object, read_object
+from cluster.gateway.caller import Caller
 from cluster.gateway.chat import answer_chat, prepare_chat
 from cluster.gateway.completions import answer_completion, prepare_completion
 from cluster.gateway.disconnect import CancelOnDisconnect
 from cluster.gateway.errors import ApiError, error_object
+from cluster.gateway.guard import PROBES, Guard
+from cluster.gateway.limits import RATE_HEADERS
 from cluster.gateway.protocol import ChatRequest, CompletionRequest, SamplingFields
 from cluster.gateway.requests import Job
 from cluster.gateway.service import GatewayService, ModelService
+from cluster.metrics import UNKNOWN_MODEL
 
 Endpoint = Callable[..., Awaitable[Response]]
 Body = TypeVar("Body", bound=SamplingFields)
-Prepare = Callable[[GatewayService, Body, float], Awaitable[Job]]
+Prepare = Callable[[GatewayService, Body, Caller, float], Awaitable[Job]]
 
+EXPOSED_HEADERS = ("Retry-After", *RATE_HEADERS)  # what scripts of other origins may read
 HEALTH_SECONDS = 20.0  # a large prefill on a slow CPU is a long step, and no illness
 
 
 def build_app(gateway: GatewayService) -> FastAPI:
     """All endpoints of one gateway."""
     app = FastAPI(title="Mobula", docs_url="/docs", redoc_url=None)
-    app.add_middleware(CancelOnDisconnect, max_body_bytes=gateway.settings.max_body_bytes)
+    _add_door(app, gateway)
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_unexpected)
     _add_inference(app, gateway)
     _add_operations(app, gateway)
     return app
+
+
+def _add_door(app: FastAPI, gateway: GatewayService) -> None:
+    """What a request passes before it is routed; the last one added is the first to see it."""
+    door = gateway.settings.door
+    app.add_middleware(CancelOnDisconnect, max_body_bytes=gateway.settings.max_body_bytes)
+    open_paths = PROBES | {"/metrics"} if door.public_metrics else PROBES
+    app.add_middleware(Guard, keys=KeyRing(door.keys), open_paths=open_paths, metrics=gateway.metrics)
+    if door.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=door.origins,
+            allow_methods=("GET", "HEAD", "POST"),
+            allow_headers=("*",),
+            expose_headers=EXPOSED_HEADERS,
+        )
 
 
 def _add_inference(app: FastAPI, gateway: GatewayService) -> None:
@@ -95,13 +118,17 @@ def _add_operations(app: FastAPI, gateway: GatewayService) -> None:
 async def _job(gateway: GatewayService, request: Request, kind: type[Body], prepare: Prepare[Body]) -> Job:
     """Raises ApiError for a request that cannot be served, and counts it; a job's generations count themselves."""
     arrival = time.perf_counter()
+    caller: Caller = request.state.caller
     value: dict[str, Any] = {}
     try:
+        await gateway.limits.admit(caller)
         value = read_object(await request.body(), request.headers)
-        return await prepare(gateway, check_object(value, kind), arrival)
+        job = await prepare(gateway, check_object(value, kind), caller, arrival)
+        await caller.reserve(job.reserved_tokens)
+        return job
     except ApiError:
         model = value.get("model")
-        known = model if isinstance(model, str) and model in gateway.models else "unknown"
+        known = model if isinstance(model, str) and model in gateway.models else UNKNOWN_MODEL
         gateway.metrics.requests.labels(known, "refused").inc()
         raise
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from cluster.gateway.caller import Caller
 from cluster.gateway.generation import Delta, merge
 from cluster.gateway.protocol import ChatRequest, Message
 from cluster.gateway.requests import Endpoint, Job, new_job
@@ -25,13 +26,13 @@ CHAT = Endpoint(
 )
 
 
-async def prepare_chat(gateway: GatewayService, body: ChatRequest, arrival: float) -> Job:
+async def prepare_chat(gateway: GatewayService, body: ChatRequest, caller: Caller, arrival: float) -> Job:
     """Raises ApiError if the request cannot be served."""
 
     def prompt(model: ModelService) -> list[int]:
         return model.renderer.encode(list(map(_plain, body.messages)), limit=model.info.max_model_len)
 
-    return await new_job(gateway, CHAT, body, [prompt], arrival)
+    return await new_job(gateway, CHAT, body, [prompt], caller, arrival)
 
 
 async def answer_chat(job: Job) -> Response:

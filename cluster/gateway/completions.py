@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
+from cluster.gateway.caller import Caller
 from cluster.gateway.generation import merge
 from cluster.gateway.protocol import CompletionRequest
 from cluster.gateway.requests import Endpoint, Job, new_job
@@ -30,10 +31,10 @@ COMPLETIONS = Endpoint(
 )
 
 
-async def prepare_completion(gateway: GatewayService, body: CompletionRequest, arrival: float) -> Job:
+async def prepare_completion(gateway: GatewayService, body: CompletionRequest, caller: Caller, arrival: float) -> Job:
     """Raises ApiError if the request cannot be served."""
     prompts = [partial(_token_ids, prompt, index) for index, prompt in enumerate(body.prompts)]
-    return await new_job(gateway, COMPLETIONS, body, prompts, arrival)
+    return await new_job(gateway, COMPLETIONS, body, prompts, caller, arrival)
 
 
 async def answer_completion(job: Job) -> Response:

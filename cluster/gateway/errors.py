@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 MAX_MESSAGE = 500
@@ -43,6 +44,12 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 def unavailable(message: str, retry_after: int = 1) -> ApiError:
     return ApiError(503, message, kind="server_error", code="unavailable", headers={"Retry-After": str(retry_after)})
+
+
+def too_many_requests(message: str, retry_after: float, code: str = "rate_limit_exceeded") -> ApiError:
+    """`retry_after`: the seconds after which the same request would be taken, if nobody else came."""
+    headers = {"Retry-After": str(max(1, ceil(retry_after)))}
+    return ApiError(429, message, kind="rate_limit_error", code=code, headers=headers)
 
 
 def context_length_exceeded(limit: int, prompt: str, asked: int | None, param: str) -> ApiError:

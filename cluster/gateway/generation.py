@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from cluster.codec import Finished, Refused
+from cluster.gateway.caller import Caller
 from cluster.gateway.errors import ApiError, bad_request, unavailable
 from cluster.gateway.feed import TokenFeed
 from cluster.gateway.service import GatewayService, ModelService
@@ -41,6 +42,7 @@ class Generation:
         request: GenerateRequest,
         text: TextStream,
         index: int,
+        caller: Caller,
         arrival: float,
     ) -> None:
         self.request = request
@@ -48,6 +50,7 @@ class Generation:
         self.index = index
         self._gateway = gateway
         self._model = model
+        self._caller = caller
         self._arrival = arrival
         self._feed = TokenFeed(request.request_id, request.attempt)
         self._call: asyncio.Task[Finished | Refused] | None = None
@@ -125,6 +128,7 @@ class Generation:
         if outcome in ("stop", "length"):
             metrics.prompt_tokens.labels(model).inc(len(self.request.token_ids))
         metrics.generation_tokens.labels(model).inc(self.text.num_tokens)
+        self._caller.used_tokens += len(self.request.token_ids) + self.text.num_tokens
         self._call.add_done_callback(self._on_end)
         if not self._call.done() and self._feed.finish_reason is None:
             self._gateway.bus.abort(self.request.request_id)

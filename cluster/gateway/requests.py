@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from cluster.gateway.caller import Caller
 from cluster.gateway.errors import bad_request, context_length_exceeded
 from cluster.gateway.generation import Generation
 from cluster.gateway.protocol import SamplingFields
@@ -19,6 +20,8 @@ from replicas.messages import GenerateRequest
 from replicas.sampling.params import MAX_SEED, ParameterError, SamplingParams
 from replicas.text.stops import StopStrings
 from replicas.text.tokenizer import TooManyTokens
+
+OPEN_ANSWER_TOKENS = 512  # reserved for an answer whose length the caller leaves open
 
 ReadPrompt = Callable[[ModelService], list[int]]
 
@@ -39,31 +42,39 @@ class Endpoint:
 @dataclass(frozen=True, slots=True)
 class Job:
     """One request that has passed every check, with a generation for each prompt. All objects of the answer begin
-    with `frame`, those of a stream with `chunk_frame`."""
+    with `frame`, those of a stream with `chunk_frame`. It may use about `reserved_tokens` of its caller's."""
 
     generations: list[Generation]
     frame: dict[str, Any]
     chunk_frame: dict[str, Any]
     stream: bool
     include_usage: bool
+    reserved_tokens: int
 
 
 async def new_job(
-    gateway: GatewayService, endpoint: Endpoint, body: SamplingFields, prompts: Iterable[ReadPrompt], arrival: float
+    gateway: GatewayService,
+    endpoint: Endpoint,
+    body: SamplingFields,
+    prompts: Iterable[ReadPrompt],
+    caller: Caller,
+    arrival: float,
 ) -> Job:
     """Each of `prompts` gives its tokens when called, which is done where it delays nobody. Raises ApiError."""
     model, job_id = gateway.model(body.model), f"{endpoint.id_prefix}-{secrets.token_hex(12)}"
     stops = StopStrings(body.stops, body.include_stop_str_in_output) if body.stops else None
-    generations = []
+    generations, reserved_tokens = [], 0
     for index, read in enumerate(prompts):
         request = await gateway.off_loop(partial(_request, model, endpoint, body, f"{job_id}-{index}", read))
         text = TextStream(model.tokenizer, stops, request.sampling.min_tokens, endpoint.continues_text)
-        generations.append(Generation(gateway, model, request, text, index, arrival))
+        generations.append(Generation(gateway, model, request, text, index, caller, arrival))
+        most = request.sampling.max_tokens
+        reserved_tokens += len(request.token_ids) + (most if body.output_limit else min(most, OPEN_ANSWER_TOKENS))
     frame = {"id": job_id, "object": endpoint.object, "created": int(time.time()), "model": model.id}
     chunk_frame = frame | {"object": endpoint.chunk_object}
     if body.include_usage:
         chunk_frame["usage"] = None
-    return Job(generations, frame, chunk_frame, bool(body.stream), body.include_usage)
+    return Job(generations, frame, chunk_frame, bool(body.stream), body.include_usage, reserved_tokens)
 
 
 def _request(

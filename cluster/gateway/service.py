@@ -13,6 +13,8 @@ from typing import Protocol, TypeVar
 from cluster.bus_client import BusClient
 from cluster.codec import EngineInfo, Finished, Refused, Stranger, Submit, decode_answer, encode
 from cluster.gateway.errors import ApiError, unavailable
+from cluster.gateway.limits import RateLimits
+from cluster.gateway.settings import DoorSettings
 from cluster.metrics import GatewayMetrics
 from replicas.messages import GenerateRequest
 from replicas.text.chat import ChatRenderer
@@ -61,6 +63,7 @@ class GatewaySettings:
 
     share_events: bool = True
     max_body_bytes: int = 4 * 1024**2
+    door: DoorSettings = field(default_factory=DoorSettings)
 
 
 class GatewayService:
@@ -70,6 +73,7 @@ class GatewayService:
         self.bus = bus
         self.settings = settings
         self.metrics = GatewayMetrics(bus.loads, lambda: bus.lost_messages)
+        self.limits = RateLimits(settings.door.limits, self.metrics)
         self.models: dict[str, ModelService] = {}
         self._text_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
 
