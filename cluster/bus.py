@@ -1,22 +1,27 @@
 """The engine's end of the bus: one socket, one token stream and one state stream to every gateway.
 
 ROUTER to DEALER and never PUB to SUB, which drops silently. A message that cannot be sent is lost but its sequence
-number is spent, so the gateway notices, and takes the tokens from the unary call's summary instead.
+number is spent, so the gateway notices: it takes lost tokens from the unary call's summary, and after lost state asks
+for a snapshot.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import msgspec
 import zmq
 
 from cluster.codec import (
     Abort,
+    Began,
     FromEngine,
     Heartbeat,
     Hello,
+    Snapshot,
+    SnapshotWanted,
     State,
     TokenRow,
     Tokens,
@@ -24,7 +29,7 @@ from cluster.codec import (
     decode_from_gateway,
     encode,
 )
-from replicas.messages import LoadReport
+from replicas.messages import KvEvent, KvStored, LoadReport
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +39,16 @@ STATE_SECONDS = 0.02
 MAX_UNSENT_MESSAGES = 100_000
 
 
+@dataclass(slots=True)
 class _Peer:
-    """What the engine knows of one gateway."""
+    """What the engine knows of one gateway: when it last said something, where its streams are, and which of its
+    requests have come in since the last state message."""
 
-    __slots__ = ("heard", "state_sequence", "tokens_sequence")
-
-    def __init__(self, now: float) -> None:
-        self.heard = now
-        self.tokens_sequence = 0
-        self.state_sequence = 0
+    heard: float
+    tokens_sequence: int = 0
+    state_sequence: int = 0
+    taken: list[str] = field(default_factory=list)
+    wants_snapshot: bool = False
 
 
 class BusServer:
@@ -62,6 +68,7 @@ class BusServer:
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._epoch = epoch
         self._peers: dict[str, _Peer] = {}
+        self._changes: dict[bytes, bool] = {}
         self._last_heartbeat = self._last_state = 0.0
         self._rested = False
 
@@ -81,14 +88,25 @@ class BusServer:
             except (UnicodeDecodeError, msgspec.MsgspecError) as error:
                 log.warning("a message on the bus cannot be read and is dropped: %s", error)
                 continue
-            if gateway not in self._peers:
-                self._peers[gateway] = _Peer(now)
-            self._peers[gateway].heard = now
+            peer = self._peers.setdefault(gateway, _Peer(now))
+            peer.heard = now
             match message:
                 case Hello():
                     self._send(gateway, Welcome(self._epoch))
+                case SnapshotWanted():
+                    peer.wants_snapshot = True
                 case Abort(request_ids):
                     aborted += request_ids
+
+    def took(self, gateway: str, request_id: str) -> None:
+        """A gateway's request has been queued."""
+        self._peers[gateway].taken.append(request_id)
+
+    def begin(self, ids_by_gateway: dict[str, list[str]]) -> None:
+        """Tell gateways which of their requests enter the batch now. Goes out before the step is computed."""
+        for gateway, request_ids in ids_by_gateway.items():
+            if gateway in self._peers:
+                self._send(gateway, Began(tuple(request_ids)))
 
     def publish(self, rows_by_gateway: dict[str, list[TokenRow]]) -> None:
         """One step's tokens, one message to each gateway."""
@@ -99,17 +117,40 @@ class BusServer:
             peer.tokens_sequence += 1
             self._send(gateway, Tokens(self._epoch, peer.tokens_sequence, tuple(rows)))
 
-    def report(self, load: Callable[[], LoadReport], now: float, resting: bool) -> None:
-        """Tell all gateways the load, at most every 20 ms unless the engine comes to rest."""
+    def note(self, events: Iterable[KvEvent]) -> None:
+        """Keep what changed in the cache for the next state message; only the last change of a key counts."""
+        if not self._peers:
+            return  # whoever comes later begins with a snapshot
+        for event in events:
+            is_stored = isinstance(event, KvStored)
+            for key in event.block_keys:
+                self._changes[key] = is_stored
+
+    def report(
+        self,
+        load: Callable[[], LoadReport],
+        cached_keys: Callable[[], tuple[bytes, ...]],
+        now: float,
+        resting: bool,
+    ) -> None:
+        """Send all gateways the state, at most every 20 ms unless the engine comes to rest, and snapshots to those
+        that want one."""
         due = now - self._last_state >= STATE_SECONDS or (resting and not self._rested)
         self._rested = resting
-        if not due:
+        if not (due or any(peer.wants_snapshot for peer in self._peers.values())):
             return
         self._last_state = now
-        state = load()
+        state, changes, self._changes = load(), self._changes, {}
+        stored = tuple(key for key, is_stored in changes.items() if is_stored)
+        removed = tuple(key for key, is_stored in changes.items() if not is_stored)
         for gateway, peer in self._peers.items():
             peer.state_sequence += 1
-            self._send(gateway, State(self._epoch, peer.state_sequence, state))
+            taken, peer.taken = tuple(peer.taken), []
+            self._send(gateway, State(self._epoch, peer.state_sequence, state, stored, removed, taken))
+            if peer.wants_snapshot:
+                peer.wants_snapshot = False
+                peer.state_sequence += 1
+                self._send(gateway, Snapshot(self._epoch, peer.state_sequence, cached_keys()))
 
     def keep_alive(self, now: float) -> list[str]:
         """Send heartbeats when due. Returns the gateways that have fallen silent and are now forgotten."""

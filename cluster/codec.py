@@ -17,7 +17,6 @@ class TokenRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A `TokenEvent` on the wire: the hottest message of all, hence an array without field names."""
 
     request_id: str
-    attempt: int
     choice: int
     offset: int
     token_ids: tuple[int, ...]
@@ -25,7 +24,7 @@ class TokenRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @classmethod
     def of(cls, event: TokenEvent) -> TokenRow:
-        return cls(event.request_id, event.attempt, event.choice, event.offset, event.token_ids, event.finish_reason)
+        return cls(event.request_id, event.choice, event.offset, event.token_ids, event.finish_reason)
 
 
 # The bus, engine to gateway. `epoch` names one start of one engine; `sequence` counts the messages of a stream.
@@ -46,11 +45,31 @@ class Tokens(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class State(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """The state stream: how the engine is loaded."""
+    """The state stream: how the engine is loaded, and what has changed since the last message of the stream. `stored`
+    and `removed` are the keys of KV blocks that are now in its cache and that no longer are; `taken` are this
+    gateway's requests that it has received, which `load` counts."""
 
     epoch: str
     sequence: int
     load: LoadReport
+    stored: tuple[bytes, ...] = ()
+    removed: tuple[bytes, ...] = ()
+    taken: tuple[str, ...] = ()
+
+
+class Snapshot(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """In the state stream, to a gateway that asked: the keys of all KV blocks in the engine's cache."""
+
+    epoch: str
+    sequence: int
+    keys: tuple[bytes, ...]
+
+
+class Began(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """These requests enter the batch with the step that is about to be computed. Should it be the engine's last, they
+    are the ones to be suspected."""
+
+    request_ids: tuple[str, ...]
 
 
 class Heartbeat(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -61,7 +80,7 @@ class Heartbeat(msgspec.Struct, tag=True, array_like=True, frozen=True):
     state_sequence: int
 
 
-FromEngine = Welcome | Tokens | State | Heartbeat
+FromEngine = Welcome | Tokens | State | Snapshot | Began | Heartbeat
 
 
 # The bus, gateway to engine.
@@ -71,13 +90,17 @@ class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """Opens a gateway's streams; sent again as a sign of life."""
 
 
+class SnapshotWanted(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Asks for a Snapshot: by a newcomer, and after a gap in the state stream."""
+
+
 class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """End these requests now, even those that have yet to arrive. Travels on both channels."""
 
     request_ids: tuple[str, ...]
 
 
-FromGateway = Hello | Abort
+FromGateway = Hello | SnapshotWanted | Abort
 
 
 # The control channel, replica to engine and back.

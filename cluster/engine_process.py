@@ -45,7 +45,7 @@ from cluster.codec import (
     encode,
 )
 from replicas.engine import Engine
-from replicas.messages import RequestSummary, StepOutput
+from replicas.messages import GenerateRequest, RequestSummary, StepOutput
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ class EngineLoop:
         self._gateway_of: dict[str, str] = {}
         self._early_aborts: OrderedDict[str, None] = OrderedDict()
         self._stopping = False
+        engine.on_begin = self._begin
 
     def run(self) -> None:
         """Until told to stop."""
@@ -97,8 +98,9 @@ class EngineLoop:
                 self._abort([name for name, owner in self._gateway_of.items() if owner == gateway])
             output = self._engine.step() if self._engine.has_work else StepOutput()
             now = time.monotonic()
+            self._bus.note(output.kv_events)
             # The load goes out first: who has just got the last token of a request finds it counted.
-            self._bus.report(self._engine.load, now, resting=self._engine.idle)
+            self._bus.report(self._engine.load, self._engine.cached_keys, now, resting=self._engine.idle)
             self._publish(output)
 
     def close(self) -> None:
@@ -140,6 +142,7 @@ class EngineLoop:
             self._answer(request.request_id, Refused(str(error)))
             return
         self._gateway_of[request.request_id] = message.gateway
+        self._bus.took(message.gateway, request.request_id)
         if request.request_id in self._early_aborts:
             del self._early_aborts[request.request_id]
             self._abort((request.request_id,))
@@ -154,6 +157,12 @@ class EngineLoop:
             self._early_aborts[request_id] = None
             if len(self._early_aborts) > MAX_EARLY_ABORTS:
                 self._early_aborts.popitem(last=False)
+
+    def _begin(self, requests: list[GenerateRequest]) -> None:
+        request_ids: dict[str, list[str]] = defaultdict(list)
+        for request in requests:
+            request_ids[self._gateway_of[request.request_id]].append(request.request_id)
+        self._bus.begin(request_ids)
 
     def _publish(self, output: StepOutput) -> None:
         rows: dict[str, list[TokenRow]] = defaultdict(list)

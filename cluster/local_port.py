@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cluster.codec import EngineInfo
 from cluster.engine_client import EngineClient
+from cluster.router.membership import Members
 
+LOCAL = "local"
 CHECK_SECONDS = 5.0
 
 
@@ -17,7 +21,11 @@ class LocalPort:
     async def info(self) -> EngineInfo:
         return self._engine.info
 
-    async def submit(self, request_id: str, submit: bytes) -> bytes:
+    def watch(self, on_members: Callable[[Members], None]) -> None:
+        on_members({LOCAL: self._engine.info.bus_address})
+
+    async def submit(self, replica: str, request_id: str, submit: bytes, on_accepted: Callable[[], None]) -> bytes:
+        on_accepted()
         return await self._engine.generate(request_id, submit)
 
     async def check(self) -> None:

@@ -14,6 +14,7 @@ from ray.util import get_current_placement_group
 from cluster.codec import DEFAULT_BUILDER, encode
 from cluster.engine_client import EngineClient
 from cluster.resources import cpus_per_rank, on_gpu, stage_bundles
+from cluster.router.membership import BUS_ADDRESS
 from cluster.workers import RankWorkers, node_address
 from replicas.config import EngineConfig
 
@@ -59,8 +60,13 @@ class Replica:
         ranks = self._workers.reports if self._workers is not None else ()
         return encode(msgspec.structs.replace(self._engine.info, ranks=ranks))
 
-    async def submit(self, request_id: str, submit: bytes) -> bytes:
-        """The unary call: an encoded Submit, open until the request ends, for an encoded Answer."""
+    def record_replica_metadata(self) -> dict[str, str]:
+        """What Serve tells everybody who holds a handle."""
+        return {BUS_ADDRESS: self._engine.info.bus_address}
+
+    async def submit(self, replica: str, request_id: str, submit: bytes) -> bytes:
+        """The unary call: an encoded Submit, open until the request ends, for an encoded Answer. `replica` told
+        `DirectedRouter` to bring it here."""
         return await self._engine.generate(request_id, submit)
 
     async def check(self) -> None:
@@ -112,4 +118,5 @@ def replica_deployment(
         graceful_shutdown_timeout_s=DRAIN_SECONDS,
         graceful_shutdown_wait_loop_s=0.1,
         **options,
+        request_router_config={"request_router_class": "cluster.router.serve_router:DirectedRouter"},
     )(Replica)

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 from ray.serve.exceptions import BackPressureError
 from ray.serve.handle import DeploymentHandle
 
 from cluster.codec import EngineInfo
-from cluster.gateway.errors import unavailable
+from cluster.errors import ReplicaFullError
+from cluster.router.membership import Members, membership
 
 decode_info = msgspec.msgpack.Decoder(EngineInfo).decode
 
 
 class ServePort:
-    """A `ReplicaPort` over a handle: Serve chooses the replica, retries rejections and keeps count."""
+    """A `ReplicaPort` over a handle whose router is a `DirectedRouter`: Serve keeps count of the calls and says which
+    replicas run."""
 
     def __init__(self, handle: DeploymentHandle[object]) -> None:
+        self._membership = membership(handle.app_name, handle.deployment_name)
         # Arguments and results travel by value: cheaper than the object store for messages of this size.
         self._handle = handle.options(_by_reference=False)
 
     async def info(self) -> EngineInfo:
         return decode_info(await self._handle.info.remote())
 
-    async def submit(self, request_id: str, submit: bytes) -> bytes:
-        response = self._handle.submit.remote(request_id, submit)
+    def watch(self, on_members: Callable[[Members], None]) -> None:
+        self._membership.watch(on_members)
+
+    async def submit(self, replica: str, request_id: str, submit: bytes, on_accepted: Callable[[], None]) -> bytes:
+        self._membership.await_acceptance(request_id, on_accepted)
+        response = self._handle.submit.remote(replica, request_id, submit)
         try:
             answer: bytes = await response
         except asyncio.CancelledError:
             response.cancel()  # type: ignore[no-untyped-call]  # ending the wait alone would leave the call running
             raise
         except BackPressureError:
-            raise unavailable("All replicas are busy and their queues are full; try again.") from None
+            raise ReplicaFullError("too many calls wait for a replica") from None
+        finally:
+            self._membership.stop_awaiting(request_id)
         return answer
 
     async def check(self) -> None:

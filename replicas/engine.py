@@ -51,6 +51,8 @@ class Engine:
         self._last_collect = 0.0
         self._arrivals = 0
         self._reset_statistics()
+        self.on_begin: Callable[[list[GenerateRequest]], None] = lambda requests: None
+        """Told which requests enter the batch before the step that admits them is computed."""
 
     @property
     def has_work(self) -> bool:
@@ -118,6 +120,8 @@ class Engine:
             plan = self._scheduler.plan(now, self._prefill_budget, self._executor.depth)
             if plan is None:
                 return
+            if plan.admitted:
+                self.on_begin([sequence.request for sequence in self._scheduler.admitted])
             self._executor.submit(plan)
             self._submitted.append((plan, now))
 
@@ -142,6 +146,10 @@ class Engine:
             prompt_tokens_total=self._prompt_tokens,
             generation_tokens_total=self._generated_tokens,
         )
+
+    def cached_keys(self) -> tuple[bytes, ...]:
+        """The keys of all KV blocks whose content can be found again."""
+        return self._pool.cached_keys()
 
     def reset(self) -> None:
         """Forget cached content, pace and counters of an idle engine, as if it had just started."""
@@ -214,7 +222,4 @@ class Engine:
 
 
 def _event(sequence: Sequence, reason: FinishReason | None) -> TokenEvent:
-    request = sequence.request
-    return TokenEvent(
-        request.request_id, request.attempt, 0, sequence.num_output - 1, (sequence.token_ids[-1],), reason
-    )
+    return TokenEvent(sequence.request.request_id, 0, sequence.num_output - 1, (sequence.token_ids[-1],), reason)

@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One prompt to be continued. The last `resumed` of `token_ids` are no prompt but the output of an earlier attempt
+    """One attempt at continuing one prompt; `request_id` names the attempt. The last `resumed` of `token_ids` are no prompt but the output of an earlier attempt
     elsewhere, and the answer goes on behind them. `block_keys` are the chained keys of the full KV blocks (may be
     empty: the engine then hashes for itself). `remaining_seconds` is the time left until the caller's deadline. Lower
     `priority` runs first."""
@@ -23,7 +23,6 @@ class GenerateRequest:
     request_id: str
     token_ids: tuple[int, ...]
     sampling: SamplingParams
-    attempt: int = 0
     resumed: int = 0
     block_keys: tuple[bytes, ...] = ()
     priority: int = 0
@@ -40,7 +39,6 @@ class TokenEvent:
     """New tokens of one request: `offset` is the index of the first of them among its output tokens."""
 
     request_id: str
-    attempt: int
     choice: int
     offset: int
     token_ids: tuple[int, ...]
@@ -53,7 +51,6 @@ class RequestSummary:
     `token_ids` is all output, of earlier attempts too."""
 
     request_id: str
-    attempt: int
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     prompt_tokens: int

@@ -62,7 +62,6 @@ class Sequence:
         scheduled = self.arrival if self.first_scheduled is None else self.first_scheduled
         return RequestSummary(
             request_id=self.request.request_id,
-            attempt=self.request.attempt,
             token_ids=tuple(self.token_ids[self.num_prompt :]),
             finish_reason=self.finish_reason,
             prompt_tokens=self.num_prompt,

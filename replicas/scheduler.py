@@ -31,7 +31,7 @@ RANKS: dict[str, Callable[[Sequence], Rank]] = {
 
 class Scheduler:
     """Owns the waiting queue, the running sequences (in order of their rank) and their blocks. Plans are applied in
-    the order they were made; several may be in flight."""
+    the order they were made; several may be in flight. `admitted` are the sequences that the last plan admitted."""
 
     def __init__(self, config: EngineConfig, pool: BlockPool) -> None:
         self._config = config
@@ -39,6 +39,7 @@ class Scheduler:
         self._rank = RANKS[config.policy]
         self._waiting: list[tuple[Rank, Sequence]] = []
         self.running: list[Sequence] = []
+        self.admitted: list[Sequence] = []
         self._free_slots = list(range(config.max_running))[::-1]
         self._released: list[int] = []
         self._preempted = False
@@ -175,6 +176,7 @@ class Scheduler:
     ) -> tuple[Admission, ...]:
         """Admit from the head of the queue while slots, blocks and budget last, and plan first chunks into `work`."""
         admitted = []
+        self.admitted = []
         while budget > 0 and self._waiting and self._free_slots:
             sequence = self._waiting[0][1]
             hits = self._match_prefix(sequence)
@@ -182,6 +184,7 @@ class Scheduler:
                 break
             heapq.heappop(self._waiting)
             admitted.append(self._admit(sequence, hits, now))
+            self.admitted.append(sequence)
             num_tokens = min(sequence.num_pending, budget)
             budget -= num_tokens
             new_blocks = self._blocks_missing(sequence, sequence.num_computed + num_tokens)

@@ -12,7 +12,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.bus_client import BusClient
 from cluster.gateway.app import build_app
-from cluster.gateway.service import GatewayService, GatewaySettings, ModelService
+from cluster.gateway.service import GatewayService, GatewaySettings
 from cluster.ingress import Ingress
 from cluster.serve_port import ServePort
 
@@ -33,7 +33,7 @@ class Gateway:
         self._serving: asyncio.Task[None] | None = None
         self._service = GatewayService(BusClient(), settings)
         for model_id, handle in models.items():
-            self._service.models[model_id] = await ModelService.open(model_id, ServePort(handle))
+            await self._service.open_model(model_id, ServePort(handle))
         self._app = build_app(self._service)
         if (listener := ingress.open_socket()) is not None:
             config = uvicorn.Config(

@@ -10,11 +10,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from cluster.codec import Finished, Refused
+from cluster.errors import NoReplicaError, PoisonRequestError
 from cluster.gateway.caller import Caller
 from cluster.gateway.errors import ApiError, bad_request, unavailable
-from cluster.gateway.feed import TokenFeed
 from cluster.gateway.service import GatewayService, ModelService
 from cluster.gateway.text_stream import TextStream
+from cluster.token_feed import TokenFeed
 from replicas.messages import FinishReason, GenerateRequest
 
 log = logging.getLogger(__name__)
@@ -52,13 +53,13 @@ class Generation:
         self._model = model
         self._caller = caller
         self._arrival = arrival
-        self._feed = TokenFeed(request.request_id, request.attempt)
-        self._call: asyncio.Task[Finished | Refused] | None = None
+        self._feed = TokenFeed()
+        self._dispatch = model.dispatcher.dispatch(request, self._feed)
+        self._call: asyncio.Task[Finished | Refused | None] | None = None
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """At least one delta, the last of which has a finish_reason. Raises ApiError."""
-        self._gateway.bus.subscribe(self._feed)
-        self._call = asyncio.create_task(self._gateway.generate(self._model, self.request))
+        self._call = asyncio.create_task(self._dispatch.run())
         self._call.add_done_callback(self._on_answer)
         last, outcome = self._arrival, "error"
         try:
@@ -99,18 +100,27 @@ class Generation:
         *first, last = token_ids
         return [([token_id], None) for token_id in first] + [([last], reason)]
 
-    def _on_answer(self, call: asyncio.Task[Finished | Refused]) -> None:
+    def _on_answer(self, call: asyncio.Task[Finished | Refused | None]) -> None:
         if call.cancelled():
             self._feed.fail(unavailable("The request was cancelled."))
-        elif (error := call.exception()) is not None:
-            if not isinstance(error, ApiError):
-                log.warning("request %s failed at its replica", self.request.request_id, exc_info=error)
-                error = unavailable("The replica that served this request failed; try again.")
-            self._feed.fail(error)
-        elif isinstance(answer := call.result(), Refused):
-            self._feed.fail(bad_request(answer.message + "."))
-        else:
-            self._feed.end(answer.summary)
+            return
+        if (error := call.exception()) is not None:
+            self._feed.fail(self._explain(error))
+            return
+        match call.result():
+            case Refused(message):
+                self._feed.fail(bad_request(message + "."))
+            case Finished(summary):
+                self._feed.end(summary)
+
+    def _explain(self, error: BaseException) -> ApiError:
+        match error:
+            case NoReplicaError():
+                return unavailable(str(error), error.retry_after)
+            case PoisonRequestError():
+                return ApiError(500, str(error), kind="server_error", code="poison_request")
+        log.error("request %s failed", self.request.request_id, exc_info=error)
+        return unavailable("The request failed; try again.")
 
     def _observe_tokens(self, last: float, count: int) -> float:
         now, metrics = time.perf_counter(), self._gateway.metrics
@@ -130,11 +140,12 @@ class Generation:
         metrics.generation_tokens.labels(model).inc(self.text.num_tokens)
         self._caller.used_tokens += len(self.request.token_ids) + self.text.num_tokens
         self._call.add_done_callback(self._on_end)
-        if not self._call.done() and self._feed.finish_reason is None:
-            self._gateway.bus.abort(self.request.request_id)
-            grace = 0.0 if outcome == "abort" else ABORT_GRACE_SECONDS  # after a stop string the summary is wanted
-            asyncio.get_running_loop().call_later(grace, self._call.cancel)
-        self._gateway.bus.unsubscribe(self.request.request_id)
+        if self._call.done():
+            return
+        if self._feed.finish_reason is None:
+            self._dispatch.abort()
+        grace = 0.0 if outcome == "abort" else ABORT_GRACE_SECONDS  # otherwise the summary is wanted
+        asyncio.get_running_loop().call_later(grace, self._call.cancel)
 
     def _on_end(self, _: object) -> None:
         if self._feed.summary is not None:

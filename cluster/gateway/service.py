@@ -8,34 +8,25 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from random import Random
+from typing import TypeVar
 
 from cluster.bus_client import BusClient
-from cluster.codec import EngineInfo, Finished, Refused, Stranger, Submit, decode_answer, encode
-from cluster.gateway.errors import ApiError, unavailable
+from cluster.codec import EngineInfo
+from cluster.dispatch import Dispatcher
+from cluster.fleet import Fleet
+from cluster.gateway.errors import ApiError
 from cluster.gateway.limits import RateLimits
 from cluster.gateway.settings import DoorSettings
 from cluster.metrics import GatewayMetrics
-from replicas.messages import GenerateRequest
+from cluster.replica_port import ReplicaPort
+from cluster.router.placement import Placement
 from replicas.text.chat import ChatRenderer
 from replicas.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
 
-MAX_INTRODUCTIONS = 8  # a request may meet several replicas that do not know this gateway yet
-
-
-class ReplicaPort(Protocol):
-    """The way to a model's replicas: through a Serve handle, or straight to an engine process."""
-
-    async def info(self) -> EngineInfo:
-        """What the model's engines say of themselves."""
-
-    async def submit(self, request_id: str, submit: bytes) -> bytes:
-        """One unary call: an encoded Submit for an encoded Answer. Raises what broke it."""
-
-    async def check(self) -> None:
-        """Cross the step loop of a replica. Raises whatever is wrong with it."""
+ARRIVAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +38,30 @@ class ModelService:
     info: EngineInfo
     tokenizer: Tokenizer
     renderer: ChatRenderer
+    dispatcher: Dispatcher
     created: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    async def open(cls, model_id: str, port: ReplicaPort) -> ModelService:
-        """Wait until a replica answers, then read the tokenizer from the model's files."""
+    async def open(cls, model_id: str, port: ReplicaPort, bus: BusClient, move_after: float) -> ModelService:
+        """Wait until a replica answers and its bus is joined, and read the tokenizer from the model's files."""
         info = await port.info()
+        fleet = Fleet(bus, Placement(info.block_size, Random()))
+        port.watch(fleet.update)
         tokenizer = await asyncio.to_thread(Tokenizer.open, Path(info.model_path))
-        return cls(model_id, port, info, tokenizer, ChatRenderer(tokenizer))
+        while not fleet.open_replicas:
+            await fleet.wait_for_arrival(ARRIVAL_SECONDS)
+        dispatcher = Dispatcher(bus, fleet, port, info, move_after)
+        return cls(model_id, port, info, tokenizer, ChatRenderer(tokenizer), dispatcher)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`share_events`: tokens that wait together share one SSE event. `max_body_bytes` bounds a request's body."""
+    """`share_events`: tokens that wait together share one SSE event. `max_body_bytes` bounds a request's body. A
+    replica that drains is left after `move_after` seconds."""
 
     share_events: bool = True
     max_body_bytes: int = 4 * 1024**2
+    move_after: float = 10.0
     door: DoorSettings = field(default_factory=DoorSettings)
 
 
@@ -90,16 +89,9 @@ class GatewayService:
             code="model_not_found",
         )
 
-    async def generate(self, model: ModelService, request: GenerateRequest) -> Finished | Refused:
-        """Have a replica generate, first joining its bus if it does not know this gateway yet. The tokens come over
-        the bus meanwhile. Raises what broke the call."""
-        submit = encode(Submit(self.bus.gateway_id, request))
-        for _ in range(MAX_INTRODUCTIONS):
-            answer = decode_answer(await model.port.submit(request.request_id, submit))
-            if not isinstance(answer, Stranger):
-                return answer
-            await self.bus.connect(answer.bus_address)
-        raise unavailable("No replica could be reached; try again.")
+    async def open_model(self, model_id: str, port: ReplicaPort) -> None:
+        """Serve one more model, once a replica of it is up."""
+        self.models[model_id] = await ModelService.open(model_id, port, self.bus, self.settings.move_after)
 
     async def off_loop(self, work: Callable[[], Result]) -> Result:
         """Run text work (templates, tokenization) where it does not delay other requests' tokens."""

@@ -92,6 +92,10 @@ class BlockPool:
             stored.append(key)
         self._record_stored(stored, parent)
 
+    def cached_keys(self) -> tuple[bytes, ...]:
+        """The keys of all blocks that a match can find."""
+        return tuple(self._block_of)
+
     def clear(self) -> None:
         """Forget all free cached content (for measurements, and after weights change)."""
         for block_id in list(self._free):

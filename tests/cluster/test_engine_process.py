@@ -13,7 +13,7 @@ import pytest
 from cluster.bus_client import BusClient
 from cluster.codec import Answer, Finished, Refused, Stranger, Submit, TokenRow, decode_answer, encode
 from cluster.engine_client import EngineClient, EngineDiedError, EngineStartError
-from cluster.gateway.feed import TokenFeed
+from cluster.token_feed import TokenFeed
 from replicas.config import EngineConfig
 from replicas.messages import GenerateRequest
 from tests.support.checking_executor import continuation
@@ -58,8 +58,8 @@ async def read_all(feed: TokenFeed) -> tuple[list[int], str]:
 
 
 async def test_tokens_come_over_the_bus_and_the_summary_repeats_them(engine, bus, gateway):
-    feed = TokenFeed("r")
-    bus.subscribe(feed)
+    feed = TokenFeed()
+    bus.subscribe("r", feed)
     call = asyncio.create_task(generate(engine, gateway, request("r", [1, 2, 3], 10)))
     assert await read_all(feed) == (continuation([1, 2, 3], 10), "length")
     answer = await call
@@ -110,11 +110,11 @@ async def test_an_impossible_request_is_refused_with_the_reason(engine, gateway)
 
 
 async def test_an_abort_on_the_bus_ends_the_call_and_frees_the_blocks(engine, bus, gateway):
-    feed = TokenFeed("r")
-    bus.subscribe(feed)
+    feed = TokenFeed()
+    bus.subscribe("r", feed)
     call = asyncio.create_task(generate(engine, gateway, request("r", [1, 2, 3], 200)))
     await feed.next()
-    bus.abort("r")
+    bus.abort(engine.info.bus_address, "r")
     answer = await asyncio.wait_for(call, 5)
     assert answer.summary.finish_reason == "abort"
     load = await engine.ping(5)
@@ -122,7 +122,7 @@ async def test_an_abort_on_the_bus_ends_the_call_and_frees_the_blocks(engine, bu
 
 
 async def test_an_abort_that_overtakes_its_request_is_remembered(engine, bus, gateway):
-    bus.abort("r")
+    bus.abort(engine.info.bus_address, "r")
     await asyncio.sleep(0.2)
     answer = await asyncio.wait_for(generate(engine, gateway, request("r", [1, 2, 3], 200)), 5)
     assert (answer.summary.finish_reason, len(answer.summary.token_ids)) == ("abort", 0)
@@ -175,23 +175,28 @@ async def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(builder, 
 class TestTokenFeed:
     async def test_repeated_tokens_are_dropped_and_a_gap_is_filled_by_the_summary(self, engine, gateway):
         summary = (await generate(engine, gateway, request("r", [5], 6))).summary
-        rows = [TokenRow("r", 0, 0, index, (token,)) for index, token in enumerate(summary.token_ids)]
-        feed = TokenFeed("r")
+        rows = [TokenRow("r", 0, index, (token,)) for index, token in enumerate(summary.token_ids)]
+        feed = TokenFeed()
         for row in (rows[0], rows[0], rows[1], rows[3], rows[4]):
             feed.push(row)
         assert await feed.next() == (list(summary.token_ids[:2]), None)
         feed.end(summary)
         assert await feed.next() == (list(summary.token_ids[2:]), "length")
 
-    async def test_another_attempt_is_not_mixed_in(self):
-        feed = TokenFeed("r", attempt=1)
-        feed.push(TokenRow("r", 0, 0, 0, (9,)))
-        feed.push(TokenRow("r", 1, 0, 0, (8,)))
-        assert await feed.next() == ([8], None)
+    async def test_a_new_attempt_goes_on_behind_the_tokens_that_came(self):
+        feed = TokenFeed()
+        feed.began()
+        feed.push(TokenRow("r", 0, 0, (9, 8)))
+        feed.next_attempt()
+        assert (feed.new_tokens, feed.has_begun) == (0, False)
+        feed.push(TokenRow("r~1", 0, 0, (7,)))
+        feed.push(TokenRow("r~1", 0, 2, (7,)))
+        assert feed.new_tokens == 1
+        assert await feed.next() == ([9, 8, 7], None)
 
     async def test_what_arrived_before_a_failure_is_read_first(self):
-        feed = TokenFeed("r")
-        feed.push(TokenRow("r", 0, 0, 0, (8,)))
+        feed = TokenFeed()
+        feed.push(TokenRow("r", 0, 0, (8,)))
         feed.fail(EngineDiedError("gone"))
         assert await feed.next() == ([8], None)
         with pytest.raises(EngineDiedError):

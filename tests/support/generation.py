@@ -30,7 +30,7 @@ def generate(
 def resume(engine: Engine, prompt: Sequence[int], so_far: Sequence[int], **sampling: object) -> RequestSummary:
     """The summary of a request that another engine had brought to `so_far`."""
     params = SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **sampling})  # type: ignore[arg-type]
-    engine.add(GenerateRequest("resumed", (*prompt, *so_far), params, attempt=1, resumed=len(so_far)))
+    engine.add(GenerateRequest("resumed", (*prompt, *so_far), params, resumed=len(so_far)))
     finished: list[RequestSummary] = []
     while not finished:
         finished += engine.step().finished

@@ -14,7 +14,7 @@ import uvicorn
 from cluster.bus_client import BusClient
 from cluster.engine_client import EngineClient
 from cluster.gateway.app import build_app
-from cluster.gateway.service import GatewayService, GatewaySettings, ModelService
+from cluster.gateway.service import GatewayService, GatewaySettings
 from cluster.ingress import Ingress
 from cluster.local_port import LocalPort
 from replicas.config import EngineConfig
@@ -54,8 +54,7 @@ def local_gateway(
         gateway.loop = asyncio.get_running_loop()
         gateway.engine = await EngineClient.start(str(model_path), config, "127.0.0.1", builder)
         gateway.service = GatewayService(BusClient(), settings or GatewaySettings())
-        model = await ModelService.open(model_id, LocalPort(gateway.engine))
-        gateway.service.models[model_id] = model
+        await gateway.service.open_model(model_id, LocalPort(gateway.engine))
         server.config.app = build_app(gateway.service)
         ready.set()
         try:

@@ -9,55 +9,77 @@ from replicas.messages import FinishReason, RequestSummary
 
 
 class TokenFeed:
-    """Joins bus events and the summary into one gapless sequence of tokens, each exactly once.
+    """Joins bus events and the summary into one gapless sequence of tokens, each exactly once, over all attempts.
 
     Events that repeat tokens are dropped. After a gap events are dropped too, until the summary, which has all
     tokens, fills it: a lost message delays text but never loses it. One reader, which may sleep in `next`.
     """
 
-    __slots__ = ("_error", "_pending", "_waiter", "attempt", "finish_reason", "received", "request_id", "summary")
+    __slots__ = (
+        "_error",
+        "_read",
+        "_resumed",
+        "_waiter",
+        "finish_reason",
+        "has_begun",
+        "summary",
+        "token_ids",
+    )
 
-    def __init__(self, request_id: str, attempt: int = 0) -> None:
-        self.request_id = request_id
-        self.attempt = attempt
-        self.received = 0
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.summary: RequestSummary | None = None
-        self._pending: list[int] = []
+        self.has_begun = False
+        self._resumed = 0
+        self._read = 0
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that have come of the present attempt."""
+        return len(self.token_ids) - self._resumed
+
+    def next_attempt(self) -> None:
+        """A new attempt goes on behind the tokens that have come."""
+        self._resumed = len(self.token_ids)
+        self.has_begun = False
+
+    def began(self) -> None:
+        """The engine is about to compute the present attempt's first step."""
+        self.has_begun = True
+
     def push(self, row: TokenRow) -> None:
         """Take in one bus event."""
-        if row.offset != self.received or row.attempt != self.attempt or self.finish_reason is not None:
+        if row.offset != len(self.token_ids) or self.finish_reason is not None:
             return
-        self._pending += row.token_ids
-        self.received += len(row.token_ids)
+        self.token_ids += row.token_ids
         self.finish_reason = row.finish_reason
         self._wake()
 
     def end(self, summary: RequestSummary) -> None:
         """The unary call returned: whatever the bus has not delivered is in here."""
         self.summary = summary
-        self._pending += summary.token_ids[self.received :]
-        self.received = len(summary.token_ids)
+        self.token_ids += summary.token_ids[len(self.token_ids) :]
         self.finish_reason = summary.finish_reason
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """The unary call failed: the reader gets what has arrived, then the error."""
+        """The request failed: the reader gets what has arrived, then the error."""
         self._error = error
         self._wake()
 
     async def next(self) -> tuple[list[int], FinishReason | None]:
         """All tokens that wait (at least one, unless the request ends without), and the reason if these are the
-        last ones. Raises what the unary call raised."""
-        while not self._pending and self.finish_reason is None:
+        last ones. Raises what the request failed with."""
+        while self._read == len(self.token_ids) and self.finish_reason is None:
             if self._error is not None:
                 raise self._error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        token_ids, self._pending = self._pending, []
+        token_ids = self.token_ids[self._read :]
+        self._read = len(self.token_ids)
         return token_ids, self.finish_reason
 
     def _wake(self) -> None:

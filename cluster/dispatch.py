@@ -1,0 +1,145 @@
+"""One request, brought to its end: placed, and placed again wherever its replica fails it.
+
+A request that goes on elsewhere takes its output so far with it as part of the prompt, and samples depend on nothing
+but seed and position: so its client sees one answer, the same as without the failure. Whatever the gateway makes of
+tokens (text, stop strings) never learns of it. Each attempt has an id of its own, so that nothing which belongs to an
+earlier one can be taken for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from cluster.attempt import Attempt
+from cluster.bus_client import BusClient
+from cluster.codec import EngineInfo, Finished, Refused, Stranger, Submit, encode
+from cluster.errors import NoReplicaError
+from cluster.failover import Broken, Record
+from cluster.fleet import Fleet, Member
+from cluster.replica_port import ReplicaPort
+from cluster.router.placement import Wish
+from cluster.token_feed import TokenFeed
+from replicas.kv.prefix import chain_keys, root_key
+from replicas.messages import GenerateRequest
+
+log = logging.getLogger(__name__)
+
+RECOVERY_SECONDS = 15.0
+WAIT_SECONDS = 1.0
+
+
+class Dispatcher:
+    """Sends requests of one model to its replicas. A draining replica is left after `move_after` seconds."""
+
+    def __init__(self, bus: BusClient, fleet: Fleet, port: ReplicaPort, info: EngineInfo, move_after: float) -> None:
+        self.bus = bus
+        self.fleet = fleet
+        self.port = port
+        self.info = info
+        self.move_after = move_after
+
+    def dispatch(self, request: GenerateRequest, feed: TokenFeed, session: str | None = None) -> Dispatch:
+        return Dispatch(self, request, feed, session)
+
+
+class Dispatch:
+    """`run` it once. The tokens arrive in the feed meanwhile."""
+
+    def __init__(self, via: Dispatcher, request: GenerateRequest, feed: TokenFeed, session: str | None) -> None:
+        self.record = Record()
+        self._via = via
+        self._asked = request
+        self._present = request
+        self._feed = feed
+        self._session = session
+        self._member: Member | None = None
+        self._aborted = False
+
+    async def run(self) -> Finished | Refused | None:
+        """None if the request was over when its replica failed, so that only its summary is missing. Raises
+        NoReplicaError or PoisonRequestError when it has to be given up."""
+        while True:
+            member = await self._choose()
+            outcome = await self._try(member)
+            if isinstance(outcome, Stranger):
+                await self._via.bus.connect(outcome.bus_address)
+                continue
+            if not isinstance(outcome, Broken):
+                return outcome
+            if self._aborted or self._feed.finish_reason is not None:
+                return None
+            log.warning("request %s leaves replica %s: %s", self._present.request_id, member.name, outcome.value)
+            self.record.note(outcome, member.name, self._feed.has_begun, self._feed.new_tokens)
+            self.record.check()
+            self._feed.next_attempt()
+            self._present = self._resumed()
+
+    def abort(self) -> None:
+        """Have the engine end the request; `run` returns its summary."""
+        self._aborted = True
+        if self._member is not None:
+            self._via.bus.abort(self._member.address, self._present.request_id)
+
+    async def _choose(self) -> Member:
+        """Where the next attempt goes. A new request is refused if there is nowhere; one under way waits for a while,
+        and in the end takes a replica that has failed it before and is back."""
+        wish, waited = self._wish(frozenset(self.record.avoid)), 0.0
+        while (member := self._via.fleet.place(wish)) is None:
+            if self.record.breaks == [] or waited >= RECOVERY_SECONDS:
+                raise NoReplicaError("No replica of this model is up; try again.", retry_after=5)
+            if Broken.FULL in self.record.breaks and not self._feed.token_ids:
+                raise NoReplicaError("All replicas are busy and their queues are full; try again.")
+            await self._via.fleet.wait_for_arrival(WAIT_SECONDS)
+            wish, waited = self._wish(frozenset()), waited + WAIT_SECONDS
+        return member
+
+    async def _try(self, member: Member) -> Finished | Refused | Stranger | Broken:
+        via, request = self._via, self._present
+        attempt = Attempt(via.move_after, can_move=lambda: via.fleet.open_replicas > 0)
+        submit = encode(Submit(via.bus.gateway_id, request))
+        via.bus.subscribe(request.request_id, self._feed)
+        call = asyncio.create_task(via.port.submit(member.name, request.request_id, submit, attempt.on_accepted))
+        call.add_done_callback(attempt.on_answer)
+        member.guests.add(attempt)
+        self._member = member
+        try:
+            outcome = await attempt.outcome
+        finally:
+            member.guests.discard(attempt)
+            attempt.close()
+            via.bus.unsubscribe(request.request_id)
+            via.fleet.settle(request.request_id)
+            if not call.done():
+                via.bus.abort(member.address, request.request_id)
+                call.cancel()
+        is_unasked = isinstance(outcome, Finished) and outcome.summary.finish_reason in ("abort", "error")
+        return Broken.GIVEN_UP if is_unasked and not self._aborted else outcome
+
+    def _resumed(self) -> GenerateRequest:
+        """The next attempt: the request with the tokens that have come."""
+        asked, output, info = self._asked, self._feed.token_ids, self._via.info
+        parent = (
+            asked.block_keys[-1] if asked.block_keys else root_key(info.model_name, info.block_size, asked.cache_salt)
+        )
+        token_ids = (*asked.token_ids, *output)
+        new_keys = chain_keys(parent, token_ids[len(asked.block_keys) * info.block_size :], info.block_size)
+        return replace(
+            asked,
+            request_id=f"{asked.request_id}~{len(self.record.breaks)}",
+            token_ids=token_ids,
+            resumed=len(output),
+            block_keys=(*asked.block_keys, *new_keys),
+        )
+
+    def _wish(self, avoid: frozenset[str]) -> Wish:
+        request = self._present
+        return Wish(
+            request_id=request.request_id,
+            block_keys=request.block_keys,
+            num_tokens=len(request.token_ids),
+            max_tokens=request.sampling.max_tokens - request.resumed,
+            session=self._session,
+            avoid=avoid,
+        )

@@ -1,0 +1,126 @@
+"""One model's replicas as a gateway knows them: who runs says Serve, who answers says the bus, and what each holds and
+does goes to the placement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cluster.bus_client import BusClient
+from cluster.codec import State
+from cluster.router.placement import Placement, Wish
+
+
+class Guest(Protocol):
+    """A request at a replica, which wants to know what becomes of its host."""
+
+    def on_lost(self) -> None:
+        """The replica is dead, stands still or cannot be reached."""
+
+    def on_draining(self) -> None:
+        """The replica takes no new requests, and will end."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One replica, and the watcher of its line. It is `up` while the line is, and takes requests unless `draining`."""
+
+    name: str
+    address: str
+    fleet: Fleet
+    up: bool = False
+    draining: bool = False
+    guests: set[Guest] = field(default_factory=set)
+
+    def knows(self, keys: Sequence[bytes]) -> None:
+        self.up = True
+        self.fleet.on_known(self, keys)
+
+    def changed(self, state: State) -> None:
+        self.fleet.on_changed(self, state)
+
+    def lost(self) -> None:
+        self.up = False
+        self.fleet.on_lost(self)
+
+
+class Fleet:
+    """Belongs to the event loop of its bus."""
+
+    def __init__(self, bus: BusClient, placement: Placement) -> None:
+        self._bus = bus
+        self._placement = placement
+        self._members: dict[str, Member] = {}
+        self._arrival = asyncio.Event()
+
+    @property
+    def open_replicas(self) -> int:
+        """How many replicas take requests."""
+        return len(self._placement.replicas)
+
+    def update(self, members: Mapping[str, str]) -> None:
+        """Serve says that these replicas run, each with the address of its bus."""
+        for name in self._members.keys() - members.keys():
+            self._drain(self._members[name])
+        for name, address in members.items():
+            member = self._members.get(name)
+            if member is None:
+                member = self._members[name] = Member(name, address, self)
+                self._bus.open(address, member)
+            elif member.draining:
+                member.draining = False
+                self._bus.resync(address)
+
+    def place(self, wish: Wish) -> Member | None:
+        """The replica where the request should run, which books it there. None if no replica takes it."""
+        choice = self._placement.place(wish, time.monotonic())
+        return self._members[choice.replica] if choice is not None else None
+
+    def settle(self, request_id: str) -> None:
+        """The request's first token came, or it is no longer at its replica."""
+        self._placement.settle(request_id)
+
+    async def wait_for_arrival(self, seconds: float) -> None:
+        """Return when a replica has begun to take requests, or after `seconds`."""
+        self._arrival.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._arrival.wait(), seconds)
+
+    def on_known(self, member: Member, keys: Sequence[bytes]) -> None:
+        if member.draining:
+            return
+        self._placement.join(member.name)
+        self._placement.cleared(member.name)
+        self._placement.stored(member.name, keys)
+        self._arrival.set()
+
+    def on_changed(self, member: Member, state: State) -> None:
+        self._placement.removed(member.name, state.removed)
+        self._placement.stored(member.name, state.stored)
+        self._placement.observe(member.name, state.load, time.monotonic(), state.taken)
+
+    def on_lost(self, member: Member) -> None:
+        self._placement.leave(member.name)
+        if member.draining:
+            self._forget(member)
+        for guest in list(member.guests):
+            guest.on_lost()
+
+    def _drain(self, member: Member) -> None:
+        if member.draining:
+            return
+        member.draining = True
+        self._placement.leave(member.name)
+        if not member.up:
+            self._forget(member)
+        for guest in list(member.guests):
+            guest.on_draining()
+
+    def _forget(self, member: Member) -> None:
+        self._bus.disconnect(member.address)
+        self._members.pop(member.name, None)

@@ -1,0 +1,129 @@
+"""Where each request of one model should run, as one gateway sees it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from cluster.router.cost import cost_seconds, ttft_seconds
+from cluster.router.index import PrefixIndex
+from cluster.router.load import Booking, ReplicaLoad
+from replicas.messages import LoadReport
+
+MAX_INDEX_BLOCKS = 10_000_000
+MAX_SESSIONS = 100_000
+NEAR_TIE_SECONDS = 0.002
+SESSION_SECONDS = 0.01  # what it may cost at most to stay with a session's replica
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What placement must know of a request: the keys of its full KV blocks, its tokens so far, how many may follow,
+    its session, and the replicas that have failed it."""
+
+    request_id: str
+    block_keys: Sequence[bytes]
+    num_tokens: int
+    max_tokens: int
+    session: str | None = None
+    avoid: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A replica, the tokens of the prompt it holds already, and the time to first token to be expected there."""
+
+    replica: str
+    cached_tokens: int
+    ttft_seconds: float
+
+
+class Placement:
+    """Fed with what the replicas report; asked once for each attempt of a request."""
+
+    def __init__(self, block_size: int, random: Random, max_blocks: int = MAX_INDEX_BLOCKS) -> None:
+        self._block_size = block_size
+        self._random = random
+        self._index = PrefixIndex(max_blocks)
+        self._loads: dict[str, ReplicaLoad] = {}
+        self._placed: dict[str, str] = {}
+        self._sessions: OrderedDict[str, str] = OrderedDict()
+
+    @property
+    def replicas(self) -> list[str]:
+        return list(self._loads)
+
+    def join(self, replica: str) -> None:
+        """A replica takes requests from now on; nothing is known of its cache."""
+        if replica not in self._loads:
+            self._loads[replica] = ReplicaLoad()
+            self._index.add_holder(replica)
+
+    def leave(self, replica: str) -> None:
+        """A replica takes no more requests, and is forgotten."""
+        if self._loads.pop(replica, None) is not None:
+            self._index.forget(replica)
+
+    def stored(self, replica: str, keys: Sequence[bytes]) -> None:
+        if replica in self._loads:
+            self._index.store(replica, keys)
+
+    def removed(self, replica: str, keys: Sequence[bytes]) -> None:
+        if replica in self._loads:
+            self._index.remove(replica, keys)
+
+    def cleared(self, replica: str) -> None:
+        """What the replica's cache holds is no longer known; a snapshot follows."""
+        if replica in self._loads:
+            self._index.forget(replica)
+            self._index.add_holder(replica)
+
+    def observe(self, replica: str, load: LoadReport, now: float, taken: Iterable[str] = ()) -> None:
+        """A load report; it counts the requests `taken` in since the last one, so their bookings go."""
+        known = self._loads.get(replica)
+        if known is None:
+            return
+        known.report = load
+        for request_id in taken:
+            known.settle(request_id)
+
+    def place(self, wish: Wish, now: float) -> Choice | None:
+        """The replica with the lowest cost, near-ties broken at random; the request is booked there. None if there is
+        no replica but those to avoid."""
+        candidates = [replica for replica in self._loads if replica not in wish.avoid]
+        if not candidates:
+            return None
+        cached = self._index.match(wish.block_keys)
+        uncached = {r: self._uncached_tokens(wish, cached.get(r, 0)) for r in candidates}
+        costs = {r: cost_seconds(self._loads[r], uncached[r]) for r in candidates}
+        if (home := self._sessions.get(wish.session or "")) in costs:
+            costs[home] -= SESSION_SECONDS
+        lowest = min(costs.values())
+        replica = self._random.choice([r for r in candidates if costs[r] <= lowest + NEAR_TIE_SECONDS])
+        ttft = ttft_seconds(self._loads[replica], uncached[replica])
+        self._book(wish, replica, uncached[replica])
+        return Choice(replica, wish.num_tokens - uncached[replica], ttft)
+
+    def settle(self, request_id: str) -> None:
+        """The request's first token came, or it ended."""
+        replica = self._placed.pop(request_id, None)
+        if replica in self._loads:
+            self._loads[replica].settle(request_id)
+
+    def _uncached_tokens(self, wish: Wish, blocks: int) -> int:
+        """At least the last token is computed anew."""
+        return wish.num_tokens - min(blocks, (wish.num_tokens - 1) // self._block_size) * self._block_size
+
+    def _book(self, wish: Wish, replica: str, uncached: int) -> None:
+        blocks = -(-(uncached + wish.max_tokens) // self._block_size)
+        self.settle(wish.request_id)
+        self._placed[wish.request_id] = replica
+        self._loads[replica].book(wish.request_id, Booking(uncached, blocks))
+        if wish.session is None:
+            return
+        self._sessions[wish.session] = replica
+        self._sessions.move_to_end(wish.session)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
