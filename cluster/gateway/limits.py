@@ -55,7 +55,7 @@ class RateLimits:
         self._metrics = metrics
         self._clock = clock
         url, on_fault = settings.redis_url, metrics.limit_store_faults.inc
-        self._store: Store = OwnStore() if url is None else SharedStore(url, on_fault)
+        self._store: Store = OwnStore() if url is None else SharedStore(url, on_fault, clock)
 
     async def admit(self, caller: Caller) -> None:
         """Count one request, which holds its place until the caller leaves. Raises ApiError 429."""

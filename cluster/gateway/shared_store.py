@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from math import inf
@@ -103,7 +102,7 @@ class RedisStore:
 class SharedStore:
     """Redis while it answers, else this gateway's own memory."""
 
-    def __init__(self, url: str, on_fault: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, url: str, on_fault: Callable[[], None], clock: Callable[[], float]) -> None:
         self._shared = RedisStore(url)
         self._own = OwnStore()
         self._on_fault = on_fault
