@@ -49,6 +49,9 @@ class GatewayMetrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"mobula_{name}", text, ["model", *labels], registry=self._registry)
 
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"mobula_{name}", text, ["model"], registry=self._registry)
+
         self.ttft = histogram("time_to_first_token_seconds", "From the request's arrival to its first token", LATENCIES)
         self.itl = histogram("inter_token_latency_seconds", "Between two tokens of a request", LATENCIES)
         self.e2e = histogram("e2e_request_latency_seconds", "From the request's arrival to its end", DURATIONS)
@@ -58,8 +61,15 @@ class GatewayMetrics:
         self.cached_tokens = counter("prompt_tokens_cached", "Prompt tokens served from the prefix cache")
         self.generation_tokens = counter("generation_tokens", "Output tokens that clients got")
         self.refusals = counter("refusals", "Requests refused for want of a key or of room, by reason", "reason")
+        self.gate_wait = histogram("gateway_queue_seconds", "In the gateway before a replica had room", LATENCIES)
+        self.gate_tokens = gauge("gateway_queue_tokens", "Tokens that wait in the gateway for room at a replica")
+        self.gate_requests = gauge("gateway_queue_requests", "Requests that wait in the gateway for room at a replica")
         self.limit_store_faults = Counter(
             "mobula_limit_store_faults", "Times that Redis did not answer about a limit", registry=self._registry
+        )
+        self.failovers = counter("failovers", "Attempts that ended without an answer, by reason", "reason")
+        self.replicas_open = Gauge(
+            "mobula_replicas_open", "Replicas that take requests", ["model"], registry=self._registry
         )
         lost_messages = Gauge("mobula_bus_lost_messages", "Token messages that never came", registry=self._registry)
         lost_messages.set_function(lost)
