@@ -19,8 +19,8 @@ HEADROOM = 0.6  # of the time until a deadline, what is planned with: prediction
 
 class ReleaseRate:
     """Tokens per second that leave a queue while something waits in it: the capacity behind it, as far as it can be
-    seen from here. Only those seconds count in which something waited. They fade exponentially, and in times of rest they
-    do so as well, more slowly: what was learnt is not believed for ever."""
+    seen from here. Only those seconds count in which something waited. They fade exponentially, and in times of rest,
+    too, if more slowly: what was learnt is not believed for ever."""
 
     def __init__(self, span: float = RATE_SPAN_SECONDS) -> None:
         self._span = span
@@ -79,8 +79,8 @@ def time_allowed(objective: float, own_prefill: float) -> float:
 def judge(outlook: Outlook, objective: float | None, rate: float) -> Refusal | None:
     """None: let it wait. `objective` is the time to first token that it must have, if any; `rate` that of the queue.
 
-    A key may take as much of the queue as it leaves free (Choudhury and Hahne's dynamic threshold, 1998): one alone fills
-    half of it, two a third each, and there is always something left for who comes next."""
+    A key may take as much of the queue as it leaves free (Choudhury and Hahne's dynamic threshold, 1998): one alone
+    fills half of it, two a third each, and there is always something left for who comes next."""
     excess = outlook.key_tokens + outlook.tokens - outlook.free_tokens
     if excess > 0:
         return Refusal("queue_full", excess / rate)
