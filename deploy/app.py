@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from cluster.gateway.service import GatewaySettings
 from cluster.ingress import Ingress
 from cluster.replica import ReplicaSpec, replica_deployment
 from deploy.config import MobulaConfig, to_engine_config
+from deploy.door import door_settings
 
 APPLICATION_NAME = "mobula"
 
@@ -31,5 +33,10 @@ def build_application(
         engine = to_engine_config(model)
         deployment = replica_deployment(deployment_name(model.id), model.replicas.min, engine, model.parallel.strategy)
         handles[model.id] = deployment.bind(ReplicaSpec(str(paths[model.id]), engine, bus_host=bus_host))
-    settings = GatewaySettings(share_events=config.gateway.share_events)
+    gateway = config.gateway
+    settings = GatewaySettings(
+        share_events=gateway.share_events,
+        max_body_bytes=gateway.max_body,
+        door=door_settings(config, os.environ),
+    )
     return gateway_deployment(config.gateway.replicas).bind(handles, settings, ingress)

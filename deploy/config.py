@@ -34,6 +34,8 @@ Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
 
 _DEFAULTS = EngineConfig()
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+_ORIGIN = re.compile(r"\*|https?://[\w.-]+(:\d+)?|https?://\[[0-9a-fA-F:]+\](:\d+)?")
+_REDIS = re.compile(r"rediss?://[^/\s]")
 _ID = re.compile(r"[\w.:/@+-]{1,128}")
 
 
@@ -129,6 +131,8 @@ class ModelSection(Section):
     replicas: ReplicasSection = ReplicasSection()
     engine: EngineSection = EngineSection()
     slo: SloSection = SloSection()
+    queue_tokens: int | None = Field(default=None, ge=1)
+    """Tokens that may wait in a gateway for room at a replica; left out, as many as the replicas' KV caches hold."""
 
     @field_validator("id")
     @classmethod
@@ -144,6 +148,58 @@ class ModelSection(Section):
         return str(found) if isinstance(found, Path) else source
 
 
+class AuthSection(Section):
+    """Who may come in. Keys may also stand in the environment, as MOBULA_API_KEYS="NAME=KEY ..."; without any key the
+    gateway is open to everybody."""
+
+    keys_file: str | None = Field(default=None, min_length=1)
+    """A file with a name and the SHA-256 of a key on each line, as `mobula key NAME` prints; relative paths start at
+    the configuration file."""
+    public_metrics: bool = True
+    """Whether /metrics is open without a key, as /health and /ready are."""
+
+    @field_validator("keys_file")
+    @classmethod
+    def _beside_the_configuration(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return str((info.context or Path()) / path) if path is not None else None
+
+
+class KeyLimitSection(Section):
+    """What one key may use, in place of what all may; what is left out is as for all."""
+
+    name: str
+    """The key's name."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Requests that it may begin in any minute."""
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Tokens of prompts and answers that it may use in any minute."""
+    concurrency: int | None = Field(default=None, ge=1)
+    """Requests that it may have under way at the same time."""
+
+
+class LimitsSection(Section):
+    """What each key may use; nothing is limited that is left out."""
+
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Requests that a key may begin in any minute."""
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Tokens of prompts and answers that a key may use in any minute."""
+    concurrency: int | None = Field(default=None, ge=1)
+    """Requests that a key may have under way at the same time."""
+    keys: list[KeyLimitSection] = []
+    """Keys with limits of their own."""
+    redis: str | None = None
+    """Address of a Redis where all gateways count together, such as redis://host:6379/0; without it each counts for
+    itself."""
+
+    @field_validator("redis")
+    @classmethod
+    def _redis_address(cls, address: str | None) -> str | None:
+        if address is not None and not _REDIS.match(address):
+            raise ValueError("must be an address such as redis://host:6379/0 or rediss://host:6379/0")
+        return address
+
+
 class GatewaySection(Section):
     """The HTTP side."""
 
@@ -157,6 +213,20 @@ class GatewaySection(Section):
     """The way in: each gateway's own socket, or Ray Serve's haproxy, direct ingress or proxy."""
     share_events: bool = True
     """Whether tokens that wait together share one event of a stream."""
+    max_body: Bytes = 4 * 1024**2
+    """Largest body of a request, such as 4MiB."""
+    cors_origins: list[str] = []
+    """Origins whose pages may call this server from a browser, such as https://app.example; "*" for all."""
+    auth: AuthSection = AuthSection()
+    limits: LimitsSection = LimitsSection()
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"must be a list of origins such as https://app.example, which {origin!r} is not")
+        return origins
 
 
 class MobulaConfig(Section):

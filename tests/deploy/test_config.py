@@ -15,8 +15,11 @@ import pytest
 import yaml
 
 from deploy.config import (
+    AuthSection,
     EngineSection,
     GatewaySection,
+    KeyLimitSection,
+    LimitsSection,
     MobulaConfig,
     ModelSection,
     ParallelSection,
@@ -51,9 +54,26 @@ VALID: dict[str, Any] = {
                 "threads": 2,
             },
             "slo": {"ttft_p99": "500ms", "itl_p99": "50ms"},
+            "queue_tokens": 100_000,
         }
     ],
-    "gateway": {"replicas": 1, "host": "0.0.0.0", "port": 9000, "ingress": "gateway", "share_events": True},
+    "gateway": {
+        "replicas": 1,
+        "host": "0.0.0.0",
+        "port": 9000,
+        "ingress": "gateway",
+        "share_events": True,
+        "max_body": "1MiB",
+        "cors_origins": ["https://app.example"],
+        "auth": {"keys_file": "keys.txt", "public_metrics": False},
+        "limits": {
+            "requests_per_minute": 60,
+            "tokens_per_minute": 60_000,
+            "concurrency": 8,
+            "keys": [{"name": "alice", "requests_per_minute": 600, "tokens_per_minute": 600_000, "concurrency": 80}],
+            "redis": "redis://localhost:6379/0",
+        },
+    },
 }
 MINIMAL = "models: [{id: small, source: smollm2-135m}]\n"
 
@@ -127,12 +147,15 @@ SECTIONS: dict[tuple[str | int, ...], type[Section]] = {
     ("models", 0, "engine"): EngineSection,
     ("models", 0, "slo"): SloSection,
     ("gateway",): GatewaySection,
+    ("gateway", "auth"): AuthSection,
+    ("gateway", "limits"): LimitsSection,
+    ("gateway", "limits", "keys", 0): KeyLimitSection,
 }
 KEYS = [(path, key) for path, section in SECTIONS.items() for key in section.model_fields]
 MISPLACED = [(*where, place) for where in KEYS for place in SECTIONS if where[1] not in SECTIONS[place].model_fields]
 
 WRONG_VALUES: list[Any] = [[1], {"a": 1}, 2.5, True, "many"]
-TEXTS, SWITCHES = ("id", "host"), ("prefix_caching", "share_events")
+TEXTS, SWITCHES = ("id", "host", "name", "keys_file"), ("prefix_caching", "share_events", "public_metrics")
 MISTYPED = [
     (*where, value)
     for where in KEYS
@@ -218,6 +241,13 @@ def test_a_value_of_another_type_is_refused(file: Path, path: tuple[str | int, .
         (("models", 0), "source", "/no/such/folder", "there is no file or folder /no/such/folder"),
         (("models", 0), "source", "", "must be text that is not empty"),
         (("gateway",), "port", 70000, "is 70000, but must be at most 65535"),
+        (("gateway",), "max_body", "big", "is 'big', but must be a size such as 2GiB"),
+        (("gateway",), "cors_origins", ["app.example"], "must be a list of origins such as https://app.example"),
+        (("gateway",), "cors_origins", ["https://app.example/page"], "must be a list of origins"),
+        (("gateway", "limits"), "redis", "localhost:6379", "must be an address such as redis://host:6379/0"),
+        (("gateway", "limits"), "concurrency", 0, "is 0, but must be at least 1"),
+        (("gateway", "limits", "keys", 0), "tokens_per_minute", "1M", "is '1M', but must be a whole number"),
+        (("models", 0), "queue_tokens", 0, "is 0, but must be at least 1"),
         (("gateway",), "host", None, "is empty, but must be text"),
         ((), "models", [], "must be a list with at least one entry"),
         ((), "models", {"id": "a"}, "must be a list"),
