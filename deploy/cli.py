@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from importlib.metadata import version
@@ -64,6 +65,7 @@ def serve(
     quiet: Quiet = False,
 ) -> None:
     """Serve a model, or all that a configuration file names."""
+    from deploy.door import door_settings
     from deploy.preflight import check_address, fetch_models
     from deploy.provenance import check_provenance
     from deploy.serve import StageClock
@@ -72,6 +74,7 @@ def serve(
     clock = StageClock(quiet)
     check_provenance(Path.cwd())
     config = _read_target(target, host, port)
+    door_settings(config, os.environ)
     check_address(config.gateway.host, config.gateway.port)
     with clock.stage("find and check the model files"):
         paths = fetch_models(config, quiet)
@@ -116,10 +119,13 @@ def check(
 ) -> None:
     """Say whether `serve FILE` would start, without starting or fetching anything."""
     from deploy.config import load_config
+    from deploy.door import door_settings
     from deploy.preflight import check_models
 
     try:
-        found = check_models(load_config(file))
+        config = load_config(file)
+        door_settings(config, os.environ)
+        found = check_models(config)
     except UserError as error:
         _write_json(json_file, {"ok": False, "error": str(error)})
         raise
@@ -130,6 +136,20 @@ def check(
         shape = f"opens, {model.config.architecture}, {model.config.num_layers} layers" if model.config else None
         print(f"{model.id}: {shape or f'{model.source} is not on this machine yet; serve will fetch it'}")
     print(f"{file} is valid")
+
+
+@app.command()
+def key(name: Annotated[str, typer.Argument(help="Whose key it is.")], json_file: JsonFile = None) -> None:
+    """Make an API key. Its line for the file of keys goes to standard output, the key itself to standard error."""
+    from cluster.gateway.auth import new_key
+
+    try:
+        secret, known = new_key(name)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    _write_json(json_file, {"name": name, "key": secret, "line": known.line})
+    print(known.line)
+    print(f"{name}'s key, which is shown only now: {secret}", file=sys.stderr)
 
 
 @app.command()

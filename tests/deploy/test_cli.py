@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cluster.gateway.auth import KeyRing, parse_key_lines
 from deploy import cli, serve
 from deploy.config import MobulaConfig
 
@@ -69,6 +70,7 @@ def test_a_broken_model_stops_check_and_serve_before_anything_starts(tmp_path: P
         (["serve", "absent.yaml"], "there is no configuration file absent.yaml"),
         (["serve", "absent.gguf"], "there is no file or folder"),
         (["serve", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
+        (["key", "two words"], "'two words' is no name for a key"),
         (["check", "absent.yaml"], "there is no configuration file absent.yaml"),
         (["models", "--json", "absent/folder/file"], "cannot be written to absent/folder/file"),
         (["chat", "--url", "http://127.0.0.1:9"], "no server answers at http://127.0.0.1:9/v1"),
@@ -162,3 +164,19 @@ def test_serve_will_not_start_beside_a_folder_that_shadows_ours(tmp_path: Path) 
     result = mobula("serve", cwd=tmp_path)
     assert result.returncode == 2
     assert "would take the place of Mobula's own package cluster" in result.stderr
+
+
+def test_a_key_opens_what_its_line_guards() -> None:
+    result = CliRunner().invoke(cli.app, ["key", "alice"])
+    (known,) = parse_key_lines(result.stdout)
+    secret = result.stderr.split()[-1]
+    assert KeyRing([known]).holder(secret.encode()) == "alice"
+    assert secret not in result.stdout
+
+
+def test_keys_that_cannot_be_read_stop_check_and_serve(good: Path) -> None:
+    good.write_text(good.read_text() + "  auth: {keys_file: absent.txt}\n")
+    results = [mobula("check", str(good)), mobula("serve", str(good))]
+    assert [result.returncode for result in results] == [2, 2]
+    assert results[0].stderr == results[1].stderr
+    assert "absent.txt cannot be read" in results[0].stderr
