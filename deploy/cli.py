@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.ingress import IngressMode
+from deploy.bench.serve.command import bench_serve
 from deploy.errors import UserError
+from deploy.json_file import write_json
 
 if TYPE_CHECKING:
     from deploy.config import MobulaConfig
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 bench = typer.Typer(no_args_is_help=True, help="Measure what a part costs on this machine.")
 app.add_typer(bench, name="bench")
+bench.command("serve")(bench_serve)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 Port = Annotated[int | None, typer.Option(help="TCP port to listen on.", min=1, max=65535, show_default="8000")]
@@ -108,7 +110,7 @@ def models(json_file: JsonFile = None, quiet: Quiet = False) -> None:
         }
         for entry in entries()
     ]
-    _write_json(json_file, {"models": rows})
+    write_json(json_file, {"models": rows})
     if not quiet:
         _print_table(rows)
 
@@ -127,9 +129,9 @@ def check(
         door_settings(config, os.environ)
         found = check_models(config)
     except UserError as error:
-        _write_json(json_file, {"ok": False, "error": str(error)})
+        write_json(json_file, {"ok": False, "error": str(error)})
         raise
-    _write_json(json_file, {"ok": True, "models": [asdict(model) for model in found]})
+    write_json(json_file, {"ok": True, "models": [asdict(model) for model in found]})
     if quiet:
         return
     for model in found:
@@ -147,7 +149,7 @@ def key(name: Annotated[str, typer.Argument(help="Whose key it is.")], json_file
         secret, known = new_key(name)
     except ValueError as error:
         raise UserError(str(error)) from None
-    _write_json(json_file, {"name": name, "key": secret, "line": known.line})
+    write_json(json_file, {"name": name, "key": secret, "line": known.line})
     print(known.line)
     print(f"{name}'s key, which is shown only now: {secret}", file=sys.stderr)
 
@@ -178,7 +180,7 @@ def plan(
 
     asked = Request(model, gpus, gpu, dtype, batch, context, prompt, itl, ttft, tables or OUR_TABLES)
     made = make_plan(asked, quiet)
-    _write_json(json_file, as_json(made))
+    write_json(json_file, as_json(made))
     if not quiet:
         print_plan(made)
 
@@ -211,7 +213,7 @@ def bench_communication(
     from deploy.plan.source import model_shape
 
     result = measure(model, model_shape(model, quiet), batch)
-    _write_json(json_file, as_json(result))
+    write_json(json_file, as_json(result))
     if not quiet:
         print("\n".join(lines(result)))
 
@@ -225,15 +227,6 @@ def _read_target(target: str | None, host: str | None, port: int | None) -> Mobu
     config = load_config(Path(target)) if target and is_file else config_for_model(target or DEFAULT_MODEL)
     changes = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
     return config.model_copy(update={"gateway": config.gateway.model_copy(update=changes)})
-
-
-def _write_json(file: Path | None, result: dict[str, Any]) -> None:
-    if file is None:
-        return
-    try:
-        file.write_text(json.dumps(result, indent=2, default=str) + "\n")
-    except OSError as error:
-        raise UserError(f"the result cannot be written to {file}: {error.strerror}") from error
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

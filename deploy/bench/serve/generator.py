@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from deploy.bench.serve.outcome import Outcome
+from deploy.bench.serve.outcome import Outcome, duration
 from deploy.bench.serve.target import Target
 from deploy.bench.serve.workload import Conversation
 
@@ -24,9 +24,10 @@ Done = Callable[[Outcome], None]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was seen, and the generator's own CPU time."""
+    """What was seen, from the first scheduled arrival to the last byte, and the generator's own CPU time."""
 
     outcomes: list[Outcome]
+    seconds: float
     cpu_seconds: float
 
 
@@ -83,7 +84,7 @@ async def _measured(drive: Callable[[], Awaitable[list[list[Outcome]]]]) -> Run:
     gc.freeze()  # the plan is no garbage, so there is no need to look through it again
     cpu = time.process_time()
     try:
-        outcomes = await drive()
+        outcomes = [outcome for each in await drive() for outcome in each]
     finally:
         gc.unfreeze()
-    return Run([outcome for each in outcomes for outcome in each], time.process_time() - cpu)
+    return Run(outcomes, duration(outcomes), time.process_time() - cpu)

@@ -17,6 +17,9 @@ from deploy.bench.serve.workload import Conversation, Key, Shape, conversations,
 class Load(Protocol):
     """`planned` spells the load in the words of `text`; the rest is decided by the load alone."""
 
+    @property
+    def rate(self) -> float | None: ...
+
     def planned(self, text: Key) -> list[Conversation]: ...
 
     def at_rate(self, rate: float) -> Load: ...

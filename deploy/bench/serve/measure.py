@@ -6,13 +6,13 @@ Latencies are those of whole answers. Refused and failed requests have none; the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from deploy.bench.serve.generator import Run
-from deploy.bench.serve.outcome import Outcome
+from deploy.bench.serve.outcome import e2es, itls, tpots, ttfts, whole
 from deploy.bench.serve.slo import Slo, attainment
 
 BUSY_SHARE = 0.7  # of a core: from here on the generator may itself be what is slow
@@ -83,7 +83,6 @@ class Summary:
 def summarize(run: Run, slo: Slo) -> Summary:
     outcomes = run.outcomes
     answers = whole(outcomes)
-    seconds = duration(outcomes)
     prompt_tokens = sum(outcome.prompt_tokens for outcome in answers)
     output_tokens = sum(outcome.output_tokens for outcome in answers)
     events = sum(len(outcome.events) for outcome in answers)
@@ -92,20 +91,20 @@ def summarize(run: Run, slo: Slo) -> Summary:
         requests=len(outcomes),
         completed=len(answers),
         errors=dict(Counter(outcome.error for outcome in outcomes if outcome.error is not None).most_common()),
-        seconds=seconds,
-        request_rate=len(answers) / seconds,
+        seconds=run.seconds,
+        request_rate=len(answers) / run.seconds,
         prompt_tokens=prompt_tokens,
         cached_tokens=sum(outcome.cached_tokens for outcome in answers),
         output_tokens=output_tokens,
-        output_rate=output_tokens / seconds,
-        total_rate=(prompt_tokens + output_tokens) / seconds,
+        output_rate=output_tokens / run.seconds,
+        total_rate=(prompt_tokens + output_tokens) / run.seconds,
         tokens_per_event=output_tokens / events if events else 0.0,
         ttft=spread(ttfts(answers)),
         itl=spread(itls(answers)),
         tpot=spread(tpots(answers)),
         e2e=spread(e2es(answers)),
-        goodput=None if share is None else Goodput(share, share * len(outcomes) / seconds),
-        effort=_effort(run, seconds),
+        goodput=None if share is None else Goodput(share, share * len(outcomes) / run.seconds),
+        effort=_effort(run),
     )
 
 
@@ -118,33 +117,8 @@ def spread(values: Iterable[float]) -> Spread | None:
     return Spread(p50, p90, p99)
 
 
-def duration(outcomes: Sequence[Outcome]) -> float:
-    return max(outcome.ended for outcome in outcomes) - min(outcome.scheduled for outcome in outcomes)
-
-
-def whole(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The answers that came to their end."""
-    return [outcome for outcome in outcomes if outcome.error is None]
-
-
-def ttfts(outcomes: Iterable[Outcome]) -> list[float]:
-    return [outcome.ttft for outcome in outcomes if outcome.ttft is not None]
-
-
-def itls(outcomes: Iterable[Outcome]) -> list[float]:
-    return [gap for outcome in outcomes for gap in outcome.itls]
-
-
-def tpots(outcomes: Iterable[Outcome]) -> list[float]:
-    return [outcome.tpot for outcome in outcomes if outcome.tpot is not None]
-
-
-def e2es(outcomes: Iterable[Outcome]) -> list[float]:
-    return [outcome.e2e for outcome in outcomes]
-
-
-def _effort(run: Run, seconds: float) -> Effort:
+def _effort(run: Run) -> Effort:
     late = spread(outcome.sent - outcome.scheduled for outcome in run.outcomes)
     assert late is not None, "a run has requests"
     events = sum(len(outcome.events) for outcome in run.outcomes)
-    return Effort(run.cpu_seconds / seconds, run.cpu_seconds / max(1, events), late)
+    return Effort(run.cpu_seconds / run.seconds, run.cpu_seconds / max(1, events), late)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Outcome:
     @property
     def itls(self) -> list[float]:
         """The gaps between events with tokens: one gap for each, however many tokens share the event that ends it."""
-        return [later - earlier for earlier, later in zip(self.events, self.events[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(self.events)]
 
     @property
     def tpot(self) -> float | None:
@@ -45,3 +47,28 @@ class Outcome:
         if len(self.events) < 2 or self.output_tokens < 2:
             return None
         return (self.events[-1] - self.events[0]) / (self.output_tokens - 1)
+
+
+def duration(outcomes: Sequence[Outcome]) -> float:
+    return max(outcome.ended for outcome in outcomes) - min(outcome.scheduled for outcome in outcomes)
+
+
+def whole(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The answers that came to their end."""
+    return [outcome for outcome in outcomes if outcome.error is None]
+
+
+def ttfts(outcomes: Iterable[Outcome]) -> list[float]:
+    return [outcome.ttft for outcome in outcomes if outcome.ttft is not None]
+
+
+def itls(outcomes: Iterable[Outcome]) -> list[float]:
+    return [gap for outcome in outcomes for gap in outcome.itls]
+
+
+def tpots(outcomes: Iterable[Outcome]) -> list[float]:
+    return [outcome.tpot for outcome in outcomes if outcome.tpot is not None]
+
+
+def e2es(outcomes: Iterable[Outcome]) -> list[float]:
+    return [outcome.e2e for outcome in outcomes]
