@@ -9,10 +9,13 @@ from collections.abc import Callable
 from cluster.codec import Finished, Refused, Stranger, decode_answer
 from cluster.errors import ReplicaFullError, ReplicaGoneError
 from cluster.failover import Broken
+from cluster.fleet import Member
+from cluster.token_feed import TokenFeed
 
 log = logging.getLogger(__name__)
 
-ACCEPT_SECONDS = 2.0
+TAKE_SECONDS = 2.0
+TAKE_REPORTS = 3
 RETRY_MOVE_SECONDS = 1.0
 
 Outcome = Finished | Refused | Stranger | Broken
@@ -20,17 +23,25 @@ Outcome = Finished | Refused | Stranger | Broken
 
 class Attempt:
     """A guest of a replica: it hears from its host, its host's connection and Serve, and whoever is first decides its
-    `outcome`. A draining host is left after `move_after` seconds, as soon as `can_move` says that there is another."""
+    `outcome`. A draining host is left after `move_after` seconds, as soon as `can_move` says that there is another.
 
-    def __init__(self, move_after: float, can_move: Callable[[], bool]) -> None:
+    The engine acknowledges a request in its load reports. One that goes on reporting and does not is never going to:
+    the replica's process, which should have passed the request on, stands still. An engine in a long step is silent
+    altogether, and is waited for.
+    """
+
+    def __init__(self, host: Member, feed: TokenFeed, move_after: float, can_move: Callable[[], bool]) -> None:
         self._loop = asyncio.get_running_loop()
         self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
+        self._host = host
+        self._feed = feed
         self._move_after = move_after
         self._can_move = can_move
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(ACCEPT_SECONDS, self._end, Broken.SILENT)
+        self._reports_before = host.reports
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(TAKE_SECONDS, self._check_taken)
 
-    def on_accepted(self) -> None:
-        """The replica's process has the request."""
+    def on_taken(self) -> None:
+        """The engine has the request."""
         self._stop_timer()
 
     def on_lost(self) -> None:
@@ -62,6 +73,14 @@ class Attempt:
     def close(self) -> None:
         self._stop_timer()
         self.outcome.cancel()
+
+    def _check_taken(self) -> None:
+        if self._feed.has_begun or self._feed.new_tokens:
+            self._timer = None
+        elif self._host.reports - self._reports_before >= TAKE_REPORTS:
+            self._end(Broken.SILENT)
+        else:
+            self._timer = self._loop.call_later(TAKE_SECONDS, self._check_taken)
 
     def _move(self) -> None:
         if self._can_move():

@@ -157,6 +157,7 @@ class BusClient:
         self._lines[address] = line
         self._loop.add_reader(socket.fileno(), self._read, line)
         self._loop.add_reader(monitor.fileno(), self._read_monitor, line)
+        self._read_monitor(line)  # a descriptor signals nothing before its socket was first read
 
     def _read(self, line: Line) -> None:
         """Drain the socket: its file descriptor only signals the first of what waits."""

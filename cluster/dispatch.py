@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from cluster.attempt import Attempt
@@ -31,14 +32,24 @@ WAIT_SECONDS = 1.0
 
 
 class Dispatcher:
-    """Sends requests of one model to its replicas. A draining replica is left after `move_after` seconds."""
+    """Sends requests of one model to its replicas. A draining replica is left after `move_after` seconds; `on_break`
+    hears of every attempt that ended without an answer."""
 
-    def __init__(self, bus: BusClient, fleet: Fleet, port: ReplicaPort, info: EngineInfo, move_after: float) -> None:
+    def __init__(
+        self,
+        bus: BusClient,
+        fleet: Fleet,
+        port: ReplicaPort,
+        info: EngineInfo,
+        move_after: float,
+        on_break: Callable[[Broken], None],
+    ) -> None:
         self.bus = bus
         self.fleet = fleet
         self.port = port
         self.info = info
         self.move_after = move_after
+        self.on_break = on_break
 
     def dispatch(self, request: GenerateRequest, feed: TokenFeed, session: str | None = None) -> Dispatch:
         return Dispatch(self, request, feed, session)
@@ -70,6 +81,7 @@ class Dispatch:
                 return outcome
             if self._aborted or self._feed.finish_reason is not None:
                 return None
+            self._via.on_break(outcome)
             log.warning("request %s leaves replica %s: %s", self._present.request_id, member.name, outcome.value)
             self.record.note(outcome, member.name, self._feed.has_begun, self._feed.new_tokens)
             self.record.check()
@@ -97,17 +109,17 @@ class Dispatch:
 
     async def _try(self, member: Member) -> Finished | Refused | Stranger | Broken:
         via, request = self._via, self._present
-        attempt = Attempt(via.move_after, can_move=lambda: via.fleet.open_replicas > 0)
+        attempt = Attempt(member, self._feed, via.move_after, can_move=lambda: via.fleet.open_replicas > 0)
         submit = encode(Submit(via.bus.gateway_id, request))
         via.bus.subscribe(request.request_id, self._feed)
-        call = asyncio.create_task(via.port.submit(member.name, request.request_id, submit, attempt.on_accepted))
+        call = asyncio.create_task(via.port.submit(member.name, request.request_id, submit))
         call.add_done_callback(attempt.on_answer)
-        member.guests.add(attempt)
+        member.guests[request.request_id] = attempt
         self._member = member
         try:
             outcome = await attempt.outcome
         finally:
-            member.guests.discard(attempt)
+            del member.guests[request.request_id]
             attempt.close()
             via.bus.unsubscribe(request.request_id)
             via.fleet.settle(request.request_id)

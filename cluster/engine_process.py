@@ -44,6 +44,7 @@ from cluster.codec import (
     decode_to_engine,
     encode,
 )
+from cluster.logs import configure_logging
 from replicas.engine import Engine
 from replicas.messages import GenerateRequest, RequestSummary, StepOutput
 
@@ -215,6 +216,7 @@ def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the replica's to hear; it sends Shutdown
+    configure_logging()
     spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineSpec)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     control = context.socket(zmq.PAIR)

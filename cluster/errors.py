@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class ReplicaGoneError(RuntimeError):
-    """The replica has left, or is about to: ask another one."""
+    """The replica has left, is about to, or cannot be reached: ask another one."""
 
 
 class ReplicaFullError(RuntimeError):
-    """The replica has as many requests as it may have, or cannot be reached: ask another one."""
+    """The replica has as many requests as it may have: ask another one."""
 
 
 class NoReplicaError(RuntimeError):

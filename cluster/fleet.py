@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,14 @@ from cluster.bus_client import BusClient
 from cluster.codec import State
 from cluster.router.placement import Placement, Wish
 
+log = logging.getLogger(__name__)
+
 
 class Guest(Protocol):
     """A request at a replica, which wants to know what becomes of its host."""
+
+    def on_taken(self) -> None:
+        """The engine has it."""
 
     def on_lost(self) -> None:
         """The replica is dead, stands still or cannot be reached."""
@@ -28,14 +34,16 @@ class Guest(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One replica, and the watcher of its line. It is `up` while the line is, and takes requests unless `draining`."""
+    """One replica, and the watcher of its line. It is `up` while the line is, and takes requests unless `draining`.
+    `reports` counts its load reports; its `guests` are known by their requests' ids."""
 
     name: str
     address: str
     fleet: Fleet
     up: bool = False
     draining: bool = False
-    guests: set[Guest] = field(default_factory=set)
+    reports: int = 0
+    guests: dict[str, Guest] = field(default_factory=dict)
 
     def knows(self, keys: Sequence[bytes]) -> None:
         self.up = True
@@ -45,8 +53,9 @@ class Member:
         self.fleet.on_changed(self, state)
 
     def lost(self) -> None:
-        self.up = False
-        self.fleet.on_lost(self)
+        if self.up:
+            self.up = False
+            self.fleet.on_lost(self)
 
 
 class Fleet:
@@ -94,6 +103,8 @@ class Fleet:
     def on_known(self, member: Member, keys: Sequence[bytes]) -> None:
         if member.draining:
             return
+        if member.name not in self._placement.replicas:
+            log.info("replica %s takes requests, with %d KV blocks in its cache", member.name, len(keys))
         self._placement.join(member.name)
         self._placement.cleared(member.name)
         self._placement.stored(member.name, keys)
@@ -103,22 +114,28 @@ class Fleet:
         self._placement.removed(member.name, state.removed)
         self._placement.stored(member.name, state.stored)
         self._placement.observe(member.name, state.load, time.monotonic(), state.taken)
+        member.reports += 1
+        for request_id in state.taken:
+            if (guest := member.guests.get(request_id)) is not None:
+                guest.on_taken()
 
     def on_lost(self, member: Member) -> None:
+        log.warning("replica %s is lost, with %d requests", member.name, len(member.guests))
         self._placement.leave(member.name)
         if member.draining:
             self._forget(member)
-        for guest in list(member.guests):
+        for guest in list(member.guests.values()):
             guest.on_lost()
 
     def _drain(self, member: Member) -> None:
         if member.draining:
             return
+        log.info("replica %s drains, with %d requests", member.name, len(member.guests))
         member.draining = True
         self._placement.leave(member.name)
         if not member.up:
             self._forget(member)
-        for guest in list(member.guests):
+        for guest in list(member.guests.values()):
             guest.on_draining()
 
     def _forget(self, member: Member) -> None:

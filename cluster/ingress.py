@@ -39,6 +39,7 @@ class Ingress:
             "RAY_SERVE_ENABLE_DIRECT_INGRESS": str(int(self.mode in ("haproxy", "direct"))),
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
             "RAY_SERVE_PORT_QUARANTINE_S": "0",
+            "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",  # its requests go on elsewhere
         }
         if self.mode != "direct":
             return common

@@ -24,8 +24,7 @@ class LocalPort:
     def watch(self, on_members: Callable[[Members], None]) -> None:
         on_members({LOCAL: self._engine.info.bus_address})
 
-    async def submit(self, replica: str, request_id: str, submit: bytes, on_accepted: Callable[[], None]) -> bytes:
-        on_accepted()
+    async def submit(self, replica: str, request_id: str, submit: bytes) -> bytes:
         return await self._engine.generate(request_id, submit)
 
     async def check(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from typing import Any, Literal
 
@@ -12,17 +13,21 @@ from ray import serve
 from ray.util import get_current_placement_group
 
 from cluster.codec import DEFAULT_BUILDER, encode
-from cluster.engine_client import EngineClient
+from cluster.engine_client import EngineClient, EngineDiedError
+from cluster.logs import configure_logging
 from cluster.resources import cpus_per_rank, on_gpu, stage_bundles
 from cluster.router.membership import BUS_ADDRESS
 from cluster.workers import RankWorkers, node_address
 from replicas.config import EngineConfig
+
+log = logging.getLogger(__name__)
 
 PlacementStrategy = Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"]
 
 STEP_SECONDS = 60.0  # longer than any step: a large prefill on a slow CPU takes its time
 TELL_SECONDS = 0.5
 HEALTH_PERIOD_SECONDS = 2.0
+HEALTH_TIMEOUT_SECONDS = 5.0
 DRAIN_SECONDS = 60.0
 QUEUE_FACTOR = 8
 
@@ -42,6 +47,7 @@ class Replica:
     """Its event loop does almost nothing: bytes in, bytes out. The tokens take the bus."""
 
     async def __init__(self, spec: ReplicaSpec) -> None:  # type: ignore[misc]  # Serve awaits it
+        configure_logging()
         host = spec.bus_host or await asyncio.to_thread(node_address)
         group = get_current_placement_group()
         self._workers = RankWorkers(spec.config, group) if group is not None else None
@@ -54,7 +60,7 @@ class Replica:
             self._workers.start if self._workers is not None else None,
         )
         self._closing = False
-        self._vigil = asyncio.create_task(self._end_with_engine())
+        self._vigils = asyncio.create_task(self._end_with_engine()), asyncio.create_task(self._watch_steps())
 
     async def info(self) -> bytes:
         ranks = self._workers.reports if self._workers is not None else ()
@@ -74,13 +80,21 @@ class Replica:
         await self._engine.ping(STEP_SECONDS)
 
     async def check_health(self) -> None:
-        """Serve replaces this replica when this raises. An engine that does not step is ended, so that whoever waits
-        for it hears of it now; a process that stands still is found much earlier, by its silence."""
-        try:
-            await self._engine.ping(STEP_SECONDS)
-        except TimeoutError:
-            self._engine.kill()
-            raise RuntimeError(f"the engine has not stepped for {STEP_SECONDS:.0f} s and was ended") from None
+        """That it answers is all that Serve needs to know: a replica ends with its engine. One that stands still is
+        replaced within half a minute."""
+
+    async def _watch_steps(self) -> None:
+        """End an engine that does not step, so that whoever waits for it hears of it. A process that stands still is
+        found much earlier, by its silence."""
+        with contextlib.suppress(EngineDiedError):
+            while True:
+                try:
+                    await self._engine.ping(STEP_SECONDS)
+                except TimeoutError:
+                    log.error("the engine has not stepped for %.0f s and is ended", STEP_SECONDS)
+                    self._engine.kill()
+                    return
+                await asyncio.sleep(HEALTH_PERIOD_SECONDS)
 
     async def _end_with_engine(self) -> None:
         """A replica without its engine would fail every call at once, and so look idle: it ends too, as soon as its
@@ -114,7 +128,7 @@ def replica_deployment(
         max_ongoing_requests=QUEUE_FACTOR * config.max_running,
         max_queued_requests=QUEUE_FACTOR * config.max_running,
         health_check_period_s=HEALTH_PERIOD_SECONDS,
-        health_check_timeout_s=STEP_SECONDS + HEALTH_PERIOD_SECONDS,
+        health_check_timeout_s=HEALTH_TIMEOUT_SECONDS,
         graceful_shutdown_timeout_s=DRAIN_SECONDS,
         graceful_shutdown_wait_loop_s=0.1,
         **options,

@@ -17,9 +17,9 @@ class ReplicaPort(Protocol):
     def watch(self, on_members: Callable[[Mapping[str, str]], None]) -> None:
         """Call back now and at every change with the replicas that run, each with the address of its bus."""
 
-    async def submit(self, replica: str, request_id: str, submit: bytes, on_accepted: Callable[[], None]) -> bytes:
-        """One unary call: an encoded Submit for an encoded Answer. `on_accepted` is called once the replica's process
-        has taken it in. Raises ReplicaGoneError, ReplicaFullError, or what broke the call."""
+    async def submit(self, replica: str, request_id: str, submit: bytes) -> bytes:
+        """One unary call: an encoded Submit for an encoded Answer. Raises ReplicaGoneError, ReplicaFullError, or what
+        broke the call."""
 
     async def check(self) -> None:
         """Cross the step loop of a replica. Raises whatever is wrong with it."""

@@ -31,8 +31,7 @@ class ServePort:
     def watch(self, on_members: Callable[[Members], None]) -> None:
         self._membership.watch(on_members)
 
-    async def submit(self, replica: str, request_id: str, submit: bytes, on_accepted: Callable[[], None]) -> bytes:
-        self._membership.await_acceptance(request_id, on_accepted)
+    async def submit(self, replica: str, request_id: str, submit: bytes) -> bytes:
         response = self._handle.submit.remote(replica, request_id, submit)
         try:
             answer: bytes = await response
@@ -41,8 +40,6 @@ class ServePort:
             raise
         except BackPressureError:
             raise ReplicaFullError("too many calls wait for a replica") from None
-        finally:
-            self._membership.stop_awaiting(request_id)
         return answer
 
     async def check(self) -> None:

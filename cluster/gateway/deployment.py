@@ -14,6 +14,7 @@ from cluster.bus_client import BusClient
 from cluster.gateway.app import build_app
 from cluster.gateway.service import GatewayService, GatewaySettings
 from cluster.ingress import Ingress
+from cluster.logs import configure_logging
 from cluster.serve_port import ServePort
 
 MAX_ONGOING_REQUESTS = 100_000
@@ -29,6 +30,7 @@ class Gateway:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, models: dict[str, DeploymentHandle[object]], settings: GatewaySettings, ingress: Ingress
     ) -> None:
+        configure_logging()
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._service = GatewayService(BusClient(), settings)

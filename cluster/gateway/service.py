@@ -14,6 +14,7 @@ from typing import TypeVar
 from cluster.bus_client import BusClient
 from cluster.codec import EngineInfo
 from cluster.dispatch import Dispatcher
+from cluster.failover import Broken
 from cluster.fleet import Fleet
 from cluster.gateway.errors import ApiError
 from cluster.gateway.limits import RateLimits
@@ -40,18 +41,6 @@ class ModelService:
     renderer: ChatRenderer
     dispatcher: Dispatcher
     created: int = field(default_factory=lambda: int(time.time()))
-
-    @classmethod
-    async def open(cls, model_id: str, port: ReplicaPort, bus: BusClient, move_after: float) -> ModelService:
-        """Wait until a replica answers and its bus is joined, and read the tokenizer from the model's files."""
-        info = await port.info()
-        fleet = Fleet(bus, Placement(info.block_size, Random()))
-        port.watch(fleet.update)
-        tokenizer = await asyncio.to_thread(Tokenizer.open, Path(info.model_path))
-        while not fleet.open_replicas:
-            await fleet.wait_for_arrival(ARRIVAL_SECONDS)
-        dispatcher = Dispatcher(bus, fleet, port, info, move_after)
-        return cls(model_id, port, info, tokenizer, ChatRenderer(tokenizer), dispatcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +79,21 @@ class GatewayService:
         )
 
     async def open_model(self, model_id: str, port: ReplicaPort) -> None:
-        """Serve one more model, once a replica of it is up."""
-        self.models[model_id] = await ModelService.open(model_id, port, self.bus, self.settings.move_after)
+        """Serve one more model: wait until a replica of it answers, read the tokenizer from its files, and join the
+        replica's bus."""
+        info, metrics = await port.info(), self.metrics
+        tokenizer = await asyncio.to_thread(Tokenizer.open, Path(info.model_path))
+        fleet = Fleet(self.bus, Placement(info.block_size, Random()))
+        port.watch(fleet.update)
+        while not fleet.open_replicas:
+            await fleet.wait_for_arrival(ARRIVAL_SECONDS)
+        metrics.replicas_open.labels(model_id).set_function(lambda: fleet.open_replicas)
+
+        def on_break(broken: Broken) -> None:
+            metrics.failovers.labels(model_id, broken.name.lower()).inc()
+
+        dispatcher = Dispatcher(self.bus, fleet, port, info, self.settings.move_after, on_break)
+        self.models[model_id] = ModelService(model_id, port, info, tokenizer, ChatRenderer(tokenizer), dispatcher)
 
     async def off_loop(self, work: Callable[[], Result]) -> Result:
         """Run text work (templates, tokenization) where it does not delay other requests' tokens."""

@@ -14,7 +14,6 @@ BUS_ADDRESS = "bus_address"  # in what a replica tells of itself through Serve
 
 Members = Mapping[str, str]  # a replica's unique id: the address of its engine's bus
 OnMembers = Callable[[Members], None]
-OnAccepted = Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -23,7 +22,6 @@ class Membership:
 
     members: dict[str, str] = field(default_factory=dict)
     _watchers: list[tuple[asyncio.AbstractEventLoop, OnMembers]] = field(default_factory=list)
-    _awaited: dict[str, tuple[asyncio.AbstractEventLoop, OnAccepted]] = field(default_factory=dict)
 
     def watch(self, on_members: OnMembers) -> None:
         """Call back on the present event loop, now and at every change."""
@@ -37,19 +35,6 @@ class Membership:
         self.members = dict(members)
         for loop, on_members in self._watchers:
             loop.call_soon_threadsafe(on_members, dict(members))
-
-    def await_acceptance(self, call_id: str, on_accepted: OnAccepted) -> None:
-        """Call back on the present event loop as soon as a replica has taken the call in."""
-        self._awaited[call_id] = asyncio.get_running_loop(), on_accepted
-
-    def stop_awaiting(self, call_id: str) -> None:
-        self._awaited.pop(call_id, None)
-
-    def accepted(self, call_id: str) -> None:
-        """For the router: a replica's process has answered that it takes a call."""
-        if (awaited := self._awaited.pop(call_id, None)) is not None:
-            loop, on_accepted = awaited
-            loop.call_soon_threadsafe(on_accepted)
 
 
 _MEMBERSHIPS: dict[tuple[str, str], Membership] = {}

@@ -26,6 +26,7 @@ class DirectedRouter(PowerOfTwoChoicesRequestRouter):
 
     def initialize_state(self, **kwargs: Any) -> None:
         self._by_name: dict[str, RunningReplica] = {}
+        self._unreachable: set[ReplicaID] = set()
         self._membership = membership(self._deployment_id.app_name, self._deployment_id.name)
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
@@ -36,9 +37,9 @@ class DirectedRouter(PowerOfTwoChoicesRequestRouter):
         super().on_replica_actor_died(replica_id)
         self._publish()
 
-    def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        if pending_request.metadata.call_method == DIRECTED_METHOD:
-            self._membership.accepted(pending_request.args[1])
+    def on_replica_actor_unavailable(self, replica_id: ReplicaID) -> None:
+        super().on_replica_actor_unavailable(replica_id)
+        self._unreachable.add(replica_id)
 
     async def _choose_replica_for_request(
         self, pending_request: PendingRequest, *, is_retry: bool = False
@@ -49,9 +50,12 @@ class DirectedRouter(PowerOfTwoChoicesRequestRouter):
         replica = self._by_name.get(name)
         if replica is None:
             raise ReplicaGoneError(f"replica {name} no longer takes requests")
-        if is_retry:  # it has refused, or could not be reached
-            raise ReplicaFullError(f"replica {name} takes no more requests at present")
-        return replica
+        if not is_retry:
+            self._unreachable.discard(replica.replica_id)
+            return replica
+        if replica.replica_id in self._unreachable:
+            raise ReplicaGoneError(f"replica {name} cannot be reached")
+        raise ReplicaFullError(f"replica {name} takes no more requests at present")
 
     def _publish(self) -> None:
         replicas = self.curr_replicas.values()

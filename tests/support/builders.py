@@ -29,6 +29,19 @@ def checking(path: str, config: EngineConfig, on_stage: Callable[[str, float], N
     return Engine(config, model, SlowCheckingExecutor(NUM_BLOCKS, config.block_size))
 
 
+class LongSteppingExecutor(CheckingExecutor):
+    """Takes three seconds a step, longer than a silent process is put up with."""
+
+    def collect(self) -> list[int | None]:
+        time.sleep(3)
+        return super().collect()
+
+
+def long_stepping(path: str, config: EngineConfig, on_stage: Callable[[str, float], None]) -> Engine:
+    model = ServedModel("checked", VOCAB_SIZE, NUM_BLOCKS * config.block_size, (), NUM_BLOCKS)
+    return Engine(config, model, LongSteppingExecutor(NUM_BLOCKS, config.block_size))
+
+
 def broken(path: str, config: EngineConfig, on_stage: Callable[[str, float], None]) -> Engine:
     raise ValueError(f"{path} is no model")
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 
 
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rsplit(")", 1)[1].split()[1])
+
+
 def ray_processes(words: str) -> list[int]:
     """Processes of this run's Ray cluster that were started with, or call themselves by, these words."""
     parents, commands = {}, {}
