@@ -1,0 +1,46 @@
+"""The hash table of blocks against a dictionary."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.router.block_table import NOTE, BlockTable
+
+
+def key(home: int, number: int) -> bytes:
+    """Keys with the same `home` want the same slot, in a table of up to 8 slots."""
+    return (number << 4 | home << 1).to_bytes(8, "little") + bytes(8)
+
+
+keys = st.builds(key, st.integers(0, 7), st.integers(0, 3))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["put", "put", "delete"]), keys, st.integers(1, NOTE)), max_size=60))
+def test_crowded_slots_keep_their_notes_apart(acts):
+    table, model = BlockTable(5), {}
+    for act, name, note in acts:
+        if act == "put" and (name in model or len(model) < 5):
+            (cell,) = table.claim([name])
+            table.cells[cell] = note
+            model[name] = note
+        elif act == "delete" and name in model:
+            table.delete(table.find(name))
+            del model[name]
+        assert len(table) == len(model)
+        for home in range(8):
+            for number in range(4):
+                probe = key(home, number)
+                assert table.cells[table.find(probe) + 1] == model.get(probe, 0)
+
+
+def test_room_is_made_of_what_was_used_longest_ago():
+    table = BlockTable(64)
+    for number in range(64):
+        time = table.use(1)
+        (cell,) = table.claim([key(number % 8, number)])
+        table.cells[cell] = number + 1 | time
+    assert sorted(table.make_room(1)) == list(range(1, 10))
+    assert table.make_room(9) == []
+    assert sorted(table.make_room(16)) == list(range(10, 17))
+    assert len(table) == 48
