@@ -11,24 +11,19 @@ import random
 import signal
 import socket
 import time
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
-from cluster.gateway.deployment import gateway_deployment
-from cluster.gateway.service import GatewaySettings
-from cluster.ingress import Ingress
-from cluster.replica import ReplicaSpec, replica_deployment
-from deploy.serve import SERVE_LOGGING
-from replicas.config import EngineConfig
 from tests.support.chaos import Client, stream_until
-from tests.support.checkpoints import write_tiny_with_tokenizer
+from tests.support.checkpoints import write_tiny_with_small_vocabulary
+from tests.support.deployed import configuration
 from tests.support.processes import parent_of, ray_processes
 from tests.support.sse import complete
 
 pytestmark = pytest.mark.slow
 
-CONFIG = EngineConfig(block_size=4, max_running=16, max_batched_tokens=128, kv_cache_memory=16 * 1024**2, threads=1)
 CLIENTS = 20
 STALL_SECONDS = 3.0
 READY_SECONDS = 90
@@ -41,28 +36,25 @@ KINDS = [
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, smollm2_path):
-    return write_tiny_with_tokenizer(tmp_path_factory.mktemp("tiny"), smollm2_path)
-
-
-def application(checkpoint, ingress, replicas, options=None):
-    model = replica_deployment("model-tiny", replicas, CONFIG)
-    settings = GatewaySettings(move_after=1.0)
-    spec = ReplicaSpec(str(checkpoint), CONFIG, options=options or {})
-    return gateway_deployment(1).bind({"tiny": model.bind(spec)}, settings, ingress)
-
-
-@pytest.fixture(scope="module")
-def ingress():
+def deploy(serve_cluster, tmp_path_factory):
+    """Deploys the application, or changes the options of its replicas in place."""
+    checkpoint = write_tiny_with_small_vocabulary(tmp_path_factory.mktemp("tiny"))
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        return Ingress("gateway", "127.0.0.1", probe.getsockname()[1])
+        port = probe.getsockname()[1]
+    args = {"checkpoint": str(checkpoint), "port": port}
+    client = serve_cluster.context._get_global_client()
+
+    def change(blocking: bool = False, **options) -> str:
+        client.deploy_apps(configuration("failover", args, **options), _blocking=blocking)
+        return f"http://127.0.0.1:{port}"
+
+    yield change
+    serve_cluster.delete("failover")
 
 
 @pytest.fixture(scope="module")
-def url(serve_cluster, checkpoint, ingress):
-    serve_cluster.run(application(checkpoint, ingress, 3), name="failover", logging_config=SERVE_LOGGING)
-    yield f"http://127.0.0.1:{ingress.port}"
-    serve_cluster.delete("failover")
+def url(deploy):
+    return deploy(blocking=True, num_replicas=3)
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +62,9 @@ def bodies():
     """Greedy and seeded requests, with and without stop strings, that share beginnings or do not."""
     common = {"model": "tiny", "ignore_eos": True}
     prompts = ["Rays travel in schools", "Rays travel in schools of thousands", "A quite different text " * 6]
-    greedy = [{"prompt": prompt, "temperature": 0, "max_tokens": 150} for prompt in prompts]
-    seeded = [{"prompt": prompt, "seed": 7, "temperature": 0.9, "max_tokens": 200} for prompt in prompts]
-    stopped = [body | {"stop": ["zz", " the"], "seed": 9, "max_tokens": 120} for body in seeded]
+    greedy = [{"prompt": prompt, "temperature": 0, "max_tokens": 400} for prompt in prompts]
+    seeded = [{"prompt": prompt, "seed": 7, "temperature": 0.9, "max_tokens": 600} for prompt in prompts]
+    stopped = [body | {"stop": ["zz", " the"], "seed": 9, "max_tokens": 300} for body in seeded]
     return [common | body for body in greedy + seeded + stopped]
 
 
@@ -87,17 +79,34 @@ def engines() -> list[int]:
     return ray_processes("-m cluster.engine_process")
 
 
-async def all_ready(url: str, replicas: int, but: int | None = None) -> None:
-    """Wait until so many replicas take requests, none of them with the engine process `but`."""
+async def all_ready(url: str, replicas: int, but: frozenset[int] = frozenset()) -> None:
+    """Wait until exactly so many replicas live and take requests, none of them with an engine process of `but`."""
     deadline = time.monotonic() + READY_SECONDS
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         while True:
             lines = (await http.get("/metrics")).text.splitlines()
-            known = sum((line.startswith("mobula_replicas_open{") and float(line.split()[-1])) or 0 for line in lines)
-            if known == replicas == len(pids := engines()) and but not in pids:
+            known = sum(float(line.split()[-1]) for line in lines if line.startswith("mobula_replicas_open{"))
+            if known == replicas == len(pids := engines()) and but.isdisjoint(pids):
                 return
             assert time.monotonic() < deadline, f"{known:.0f} replicas take requests, not {replicas}"
             await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def load(url, bodies, undisturbed):
+    """Streams before, during and after what happens inside; in the end every one of them has come out right."""
+    stop = asyncio.Event()
+    streams = asyncio.create_task(stream_until(url, bodies, CLIENTS, stop))
+    try:
+        await asyncio.sleep(2)
+        yield
+        await asyncio.sleep(2)
+    finally:
+        stop.set()
+        clients = await streams
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    print(*(line for line in lines if line.startswith("mobula_failovers_total")), sep="\n")
+    check(clients, undisturbed)
 
 
 def check(clients: list[Client], undisturbed: list[tuple[str, str]]) -> None:
@@ -113,21 +122,26 @@ def check(clients: list[Client], undisturbed: list[tuple[str, str]]) -> None:
 
 
 async def test_no_stream_is_lost_when_replicas_die_or_stand_still(url, bodies, undisturbed):
-    wanted = int(os.environ.get("MOBULA_SOAK", len(KINDS)))
-    stop = asyncio.Event()
-    load = asyncio.create_task(stream_until(url, bodies, CLIENTS, stop))
-    try:
-        for index in range(wanted):
+    async with load(url, bodies, undisturbed):
+        for index in range(int(os.environ.get("MOBULA_SOAK", len(KINDS)))):
             await all_ready(url, 3)
             await asyncio.sleep(1.5)
             sort, target = KINDS[index % len(KINDS)]
             engine = random.choice(engines())
             os.kill(engine if target == "engine" else parent_of(engine), sort)
-            await all_ready(url, 3, but=engine)
-        await asyncio.sleep(2)
-    finally:
-        stop.set()
-        clients = await load
-    lines = httpx.get(f"{url}/metrics").text.splitlines()
-    print(*(line for line in lines if line.startswith("mobula_failovers_total")), sep="\n")
-    check(clients, undisturbed)
+            await all_ready(url, 3, but=frozenset([engine]))
+
+
+async def test_no_stream_is_cut_when_replicas_come_and_go(url, deploy, bodies, undisturbed):
+    async with load(url, bodies, undisturbed):
+        deploy(num_replicas=1)
+        await all_ready(url, 1)
+        deploy(num_replicas=3)
+        await all_ready(url, 3)
+
+
+async def test_no_stream_is_cut_by_a_rolling_update(url, deploy, bodies, undisturbed):
+    old = frozenset(engines())
+    async with load(url, bodies, undisturbed):
+        deploy(num_replicas=3, ray_actor_options={"num_cpus": 0.5})
+        await all_ready(url, 3, but=old)

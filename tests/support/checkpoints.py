@@ -21,6 +21,8 @@ from transformers import (
 
 from parallel.sharding import WeightSlot
 from replicas.text.gguf_tokenizer import open_gguf_tokenizer
+from replicas.text.tokenizer import Tokenizer
+from tests.support.tokenizers import write_byte_level
 
 VOCAB_SIZE = 131
 MAX_POSITIONS = 512
@@ -101,6 +103,15 @@ def fill(slots: Iterable[tuple[str, WeightSlot]], weights: Mapping[str, torch.Te
         assert tuple(full.shape) == slot.shape, name
         shard = slot.shard
         slot.target.copy_(full if shard is None else full.narrow(shard.dim, shard.start, shard.stop - shard.start))
+
+
+def write_tiny_with_small_vocabulary(folder: Path) -> Path:
+    """A tiny Llama whose steps cost next to nothing, with a tokenizer, as a folder that can be served."""
+    write_byte_level(folder)
+    vocabulary = Tokenizer.open(folder).vocab_size
+    sizes = {**_SIZES, "vocab_size": vocabulary, "max_position_embeddings": 2048}
+    write_tiny(folder, LlamaConfig(**sizes, num_key_value_heads=2, tie_word_embeddings=True))
+    return folder
 
 
 def write_tiny_with_tokenizer(folder: Path, gguf: Path, num_layers: int = 4) -> Path:
