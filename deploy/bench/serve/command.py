@@ -43,7 +43,8 @@ Requests = Annotated[
     int | None, Option(help="How many are sent.", min=1, show_default="100", rich_help_panel=_ARRIVALS)
 ]
 Duration = Annotated[
-    str | None, Option(help="Send as many as arrive in this time, such as 60s.", rich_help_panel=_ARRIVALS)
+    str | None,
+    Option(help="Send as many as arrive in this time, such as 60s, but at least 20.", rich_help_panel=_ARRIVALS),
 ]
 Warmup = Annotated[int, Option(help="Requests before the measurement.", min=0, rich_help_panel=_ARRIVALS)]
 Seed = Annotated[int, Option(help="Decides times and lengths.", min=0, rich_help_panel=_ARRIVALS)]

@@ -27,10 +27,13 @@ class Load(Protocol):
     def parts(self, count: int) -> list[Load]: ...
 
 
+FEWEST_REQUESTS = 20
+
+
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """`requests` of a shape, or as many as arrive in `duration` seconds. Without a rate they have no times: that is
-    for a closed loop."""
+    """`requests` of a shape, or as many as arrive in `duration` seconds, but enough to judge by. Without a rate they
+    have no times: that is for a closed loop."""
 
     shape: Shape
     requests: int | None
@@ -61,7 +64,7 @@ class Synthetic:
             return self.requests
         assert self.rate is not None, "a duration needs a rate"
         assert self.duration is not None
-        return self.rate * self.duration
+        return max(FEWEST_REQUESTS, self.rate * self.duration)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ class Effort:
         if self.late.p99 > LATE_SECONDS:
             return (
                 f"the generator could not keep up with its own schedule: 1 % of the requests were sent more than "
-                f"{self.late.p99 * 1e3:.0f} ms late, which the latencies include"
+                f"{self.late.p99 * 1e3:.0f} ms late, which the latencies include; it used {self.cpu_share:.1%} of a "
+                f"core, so something else kept this machine busy"
             )
         return None
 

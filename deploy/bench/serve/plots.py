@@ -12,13 +12,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from deploy.bench.serve.outcome import Outcome, itls, ttfts, whole
 from deploy.bench.serve.session import Step
 from deploy.bench.serve.slo import Slo
+from deploy.bench.serve.sweep import highest_held
 
-BLUE, ORANGE, RED, GREY = "#2f6f9f", "#e08a2e", "#c0392b", "#8a8f98"
-LIMIT: dict[str, Any] = {"color": RED, "linewidth": 1, "linestyle": (0, (4, 3))}
+BLUE, ORANGE, RED, GREY = "#2b6ca3", "#e58a2b", "#c0392b", "#7d838c"
 STYLE: dict[Any, Any] = {
     "figure.dpi": 150,
     "figure.constrained_layout.use": True,
@@ -26,30 +27,38 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
+    "axes.labelcolor": GREY,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.edgecolor": "#c9cdd2",
     "axes.grid": True,
-    "axes.edgecolor": GREY,
-    "grid.color": "#e6e8eb",
     "axes.axisbelow": True,
+    "grid.color": "#eceef0",
+    "xtick.color": GREY,
+    "ytick.color": GREY,
     "legend.frameon": False,
+    "legend.borderaxespad": 0.2,
+    "legend.handlelength": 1.4,
+    "legend.columnspacing": 1.2,
 }
 BINS = 80
 
 
 def plot_curve(file: Path, steps: Sequence[Step], slo: Slo) -> None:
     """Latency against the throughput that was reached, one point for each rate of a sweep."""
-    with _figure(file, 1, 2, (9, 3.8)) as (_, (left, right)):
+    with _figure(file, 1, 2, (9, 3.6)) as (_, (left, right)):
         for axes, name, limit in ((left, "TTFT", slo.ttft), (right, "ITL", slo.itl)):
             _plot_percentiles(axes, name, steps)
-            _mark_limit(axes, limit)
             axes.set_yscale("log")
+            for axis_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+                axis_formatter(FuncFormatter(_plain_number))
+            axes.margins(y=0.12)
+            axes.set_xlim(left=0)
             axes.set_title(name)
             axes.set_xlabel("output tokens/s")
             axes.set_ylabel("ms")
-            axes.set_xlim(left=0)
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.legend(loc="upper left")
+            _mark_limit(axes, limit)
+            _legend(axes)
 
 
 def plot_itl(file: Path, runs: Mapping[str, Sequence[Outcome]], slo: Slo) -> None:
@@ -58,24 +67,30 @@ def plot_itl(file: Path, runs: Mapping[str, Sequence[Outcome]], slo: Slo) -> Non
     gaps = {name: each for name, each in gaps.items() if each.size}
     if not gaps:
         return
-    low = max(0.01, min(float(each.min()) for each in gaps.values()))
-    high = max(low * 1.1, *(float(each.max()) for each in gaps.values()))
-    bins = np.geomspace(low, high * 1.01, BINS).tolist()
-    with _figure(file, 1, 1, (7, 3.8)) as (_, (axes,)):
+    everything = np.concatenate(list(gaps.values()))
+    p1, p50 = np.percentile(everything, (1, 50)).tolist()
+    low = max(
+        0.001, p1 / 2, p50 / 30
+    )  # shorter ones, such as those of events that arrived together, are in the first bar
+    bins = np.geomspace(low, max(2 * low, float(everything.max()) * 1.01), BINS).tolist()
+    with _figure(file, 1, 1, (7.5, 3.6)) as (_, (axes,)):
         for (name, each), color in zip(gaps.items(), (BLUE, ORANGE), strict=False):
-            p50, p99 = np.percentile(each, (50, 99))
-            label = f"{name}  p50 {p50:.3g} ms, p99 {p99:.3g} ms"
-            axes.hist(np.clip(each, low, high), bins, color=color, alpha=0.75, label=label)
-            for value in (p50, p99):
-                axes.axvline(value, color=color, linewidth=1)
+            p50, p99 = np.percentile(each, (50, 99)).tolist()
+            label = f"{name} p50 {p50:.3g}, p99 {p99:.3g} ms".strip()
+            clipped = np.clip(each, low, None)
+            axes.hist(clipped, bins, histtype="stepfilled", color=color, alpha=0.3, label=label)
+            axes.hist(clipped, bins, histtype="step", color=color, linewidth=1.2)
+            axes.axvline(p50, color=color, linewidth=1)
+            axes.axvline(p99, color=color, linewidth=1, linestyle=":")
         if slo.itl is not None:
-            axes.axvline(slo.itl * 1e3, **LIMIT, label=f"objective {slo.itl * 1e3:g} ms")
+            axes.axvline(slo.itl * 1e3, color=RED, linewidth=1, linestyle="--", label=f"objective {slo.itl * 1e3:g} ms")
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_major_formatter(FuncFormatter(_plain_number))
+        axes.xaxis.set_minor_formatter(FuncFormatter(_plain_number))
         axes.set_title("Inter-token latency")
         axes.set_xlabel("ms between events")
         axes.set_ylabel("gaps")
-        axes.legend(loc="upper right")
+        _legend(axes)
 
 
 def plot_timeline(file: Path, outcomes: Sequence[Outcome], slo: Slo) -> None:
@@ -109,22 +124,29 @@ def _plot_percentiles(axes: Axes, name: str, steps: Sequence[Step]) -> None:
         axes.plot(rates, values, color=color, linewidth=1.5, label=label, zorder=2)
         faces = [color if trial.holds else "white" for _, _, trial in points]
         axes.scatter(rates, values, s=22, c=faces, edgecolors=color, zorder=3)
+    trials = [step.trial for step in steps]
+    told = {min(trial.rate for trial in trials), highest_held(trials), max(trial.rate for trial in trials)}
     for rate, spread, trial in points:
-        axes.annotate(
-            f"{trial.rate:.3g}/s",
-            (rate, 1e3 * spread.p50),
-            xytext=(0, -12),
-            textcoords="offset points",
-            ha="center",
-            fontsize=7,
-            color=GREY,
-        )
+        if trial.rate in told:
+            axes.annotate(
+                f"{trial.rate:.3g}/s",
+                (rate, 1e3 * spread.p50),
+                xytext=(0, -13),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+                fontweight="bold" if trial.rate == highest_held(trials) else "normal",
+                color=GREY,
+            )
 
 
 def _plot_first_tokens(axes: Axes, outcomes: Sequence[Outcome], zero: float, slo: Slo) -> None:
     kept = [outcome for outcome in outcomes if slo.keeps(outcome)]
     missed = [outcome for outcome in whole(outcomes) if not slo.keeps(outcome)]
-    for label, color, some in (("within the objectives" if slo else "answered", BLUE, kept), ("not", ORANGE, missed)):
+    for label, color, some in (
+        ("within the objectives" if slo else "answered", BLUE, kept),
+        ("outside", ORANGE, missed),
+    ):
         seen = [outcome for outcome in some if outcome.events]
         if seen:
             times = [outcome.scheduled - zero for outcome in seen]
@@ -137,7 +159,7 @@ def _plot_first_tokens(axes: Axes, outcomes: Sequence[Outcome], zero: float, slo
     axes.set_title("Time to first token, by scheduled arrival")
     axes.set_ylabel("ms")
     axes.set_ylim(bottom=0)
-    axes.legend(loc="upper left", ncols=4)
+    _legend(axes)
 
 
 def _under_way(outcomes: Sequence[Outcome], zero: float) -> tuple[list[float], list[int]]:
@@ -160,7 +182,18 @@ def _arrivals(outcomes: Sequence[Outcome], zero: float) -> tuple[list[float], li
 
 def _mark_limit(axes: Axes, limit: float | None) -> None:
     if limit is not None:
-        axes.axhline(limit * 1e3, **LIMIT, label=f"objective {limit * 1e3:g} ms")
+        axes.axhline(limit * 1e3, color=RED, linewidth=1, linestyle="--", label=f"objective {limit * 1e3:g} ms")
+
+
+def _legend(axes: Axes) -> None:
+    """On the line of the title, where no data is."""
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4)
+
+
+def _plain_number(value: float, _: object) -> str:
+    """Of a tick on a logarithmic axis: 1, 2 and 5 of each decade."""
+    leading = f"{value:e}"[0]
+    return f"{value:g}" if leading in "125" else ""
 
 
 @contextmanager

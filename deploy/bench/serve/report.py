@@ -85,7 +85,7 @@ def notes(measured: Measured, slo: Slo) -> Iterator[str]:
 
 def verdict(steps: Sequence[Step], slo: Slo, wanted: float) -> str:
     """The sentence that a sweep is made for."""
-    objective = f"{wanted:.3g} of all requests were within {described(slo)}"
+    objective = f"{100 * wanted:.3g} % of all requests were within {described(slo)}"
     highest = highest_held([step.trial for step in steps])
     if highest is None:
         return f"At no rate that was tried, down to {steps[0].trial.rate:.3g} requests/s, {objective}."
@@ -166,4 +166,4 @@ def _complaints(all_measured: Sequence[Measured]) -> Iterator[str]:
 
 
 def _console() -> Console:
-    return Console(highlight=False, emoji=False)
+    return Console(highlight=False, emoji=False, soft_wrap=True)

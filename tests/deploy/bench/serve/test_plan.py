@@ -9,7 +9,7 @@ import pytest
 
 from deploy.bench.serve.arrivals import at_rate, faster, gamma_arrivals
 from deploy.bench.serve.lengths import Lengths, Span, UniformLengths, read_lengths
-from deploy.bench.serve.load import Load, Replay, Synthetic
+from deploy.bench.serve.load import FEWEST_REQUESTS, Load, Replay, Synthetic
 from deploy.bench.serve.traces import read_trace
 from deploy.bench.serve.words import FIRST_ID, LAST_ID, WORDS, text, token_ids
 from deploy.bench.serve.workload import Conversation, Piece, Shape
@@ -125,6 +125,7 @@ def test_a_duration_gives_as_many_requests_as_arrive_in_it() -> None:
     load = Synthetic(Shape(FIXED), None, 30.0, 2.0, 1.0, (0,))
     assert len(load.planned((0, 0))) == 60
     assert len(load.at_rate(4.0).planned((0, 0))) == 120
+    assert len(load.at_rate(0.1).planned((0, 0))) == FEWEST_REQUESTS
 
 
 def test_a_turn_begins_with_the_turn_before_and_its_answer() -> None:
