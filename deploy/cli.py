@@ -218,6 +218,26 @@ def bench_communication(
         print("\n".join(lines(result)))
 
 
+@bench.command("router")
+def bench_router(
+    replicas: Annotated[int, typer.Option(help="How many hold blocks.", min=16)] = 1000,
+    blocks: Annotated[int, typer.Option(help="How many are held.", min=1280)] = 10_000_000,
+    dynamo_python: Annotated[
+        Path | None, typer.Option(help="Interpreter with ai-dynamo-runtime, to measure its RadixTree beside ours.")
+    ] = None,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
+    """What the router's prefix index costs: memory, events, the search for a prompt."""
+    from deploy.bench.router import as_json, lines, run
+    from deploy.bench.router_load import Load
+
+    result = run(Load(replicas, blocks), dynamo_python)
+    write_json(json_file, as_json(result))
+    if not quiet:
+        print("\n".join(lines(result)))
+
+
 def _read_target(target: str | None, host: str | None, port: int | None) -> MobulaConfig:
     """The configuration that `serve` was asked for; options win over the file."""
     from deploy.catalog import DEFAULT_MODEL

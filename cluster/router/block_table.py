@@ -67,6 +67,10 @@ class BlockTable:
         self._uses += num_blocks
         return (self._now() % AGES) << NOTE_BITS
 
+    def age(self, key: bytes) -> int:
+        """How many blocks were used since this one was, in 1024ths of the capacity."""
+        return (self._now() - (self.cells[self.find(key) + 1] >> NOTE_BITS)) % AGES
+
     def delete(self, cell: int) -> None:
         """Free the slot of this mark, and let the entries behind it move up that would be found sooner there."""
         cells, last = self.cells, self._last

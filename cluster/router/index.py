@@ -25,7 +25,9 @@ NAME = MAX_REACH = (1 << NAME_BITS) - 1
 
 BLOCKS_PER_SET = 8  # at most one set of several holders for so many blocks
 MAX_SETS = NAME // 2
-MAX_WAITING = 64  # matches whose blocks wait to be marked as used
+MAX_WAITING = 64  # matches whose blocks wait to be marked as used,
+MARKED_AT_ONCE = 256  # so many with each store,
+FRESH = 32  # and only if as many blocks as 32/1024 of the capacity were used since they were
 
 
 class PrefixIndex:
@@ -114,8 +116,7 @@ class PrefixIndex:
         steps = self._steps(keys)
         if not steps:
             return {}
-        if 2 * len(self._table) > self._max_blocks:
-            self._used.append((keys, steps[-1][0]))
+        self._use(keys, steps[-1][0])
         width = len(self._holders) // 8 + 1
         raw = b"".join([mask.to_bytes(width, "little") for _, mask in steps])
         bits = np.unpackbits(np.frombuffer(raw, np.uint8).reshape(len(steps), -1), axis=1, bitorder="little")
@@ -155,13 +156,21 @@ class PrefixIndex:
             ahead.pop()
         return steps
 
+    def _use(self, keys: Sequence[bytes], depth: int) -> None:
+        """Have these blocks marked as used, if room is becoming scarce and it is a while since they were."""
+        if 2 * len(self._table) > self._max_blocks and self._table.age(keys[depth - 1]) > FRESH:
+            self._used.append((keys, depth))
+
     def _mark_used(self) -> None:
-        """Keep what was asked for of late, where room is becoming scarce."""
-        cells = self._table.cells
-        while self._used:
-            keys, depth = self._used.popleft()
-            time = self._table.use(depth)
-            for key in keys[:depth]:
-                cell = self._table.find(key) + 1
-                if note := cells[cell] & NOTE:
-                    cells[cell] = note | time
+        """Mark a few of them: nothing waits for this."""
+        if not self._used:
+            return
+        keys, end = self._used.popleft()
+        start = max(0, end - MARKED_AT_ONCE)
+        if start:
+            self._used.appendleft((keys, start))
+        cells, time = self._table.cells, self._table.use(end - start)
+        for key in keys[start:end]:
+            cell = self._table.find(key) + 1
+            if note := cells[cell] & NOTE:
+                cells[cell] = note | time
