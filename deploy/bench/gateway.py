@@ -20,10 +20,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from cluster.ingress import IngressMode
 from deploy.bench.gateway_server import MODEL
+from deploy.bench.serve.dialect import Dialect
+from deploy.bench.serve.generator import Run, closed_loop
+from deploy.bench.serve.outcome import ttfts
+from deploy.bench.serve.target import Address, Target
+from deploy.bench.serve.workload import Conversation, Piece, Turn
 from deploy.bench.sleeping import build_sleeping_engine
-from deploy.bench.sse_load import Load, Seen
 from replicas.config import EngineConfig
 from replicas.messages import GenerateRequest
 from replicas.sampling.params import SamplingParams
@@ -34,7 +40,9 @@ LATENCY_REQUESTS = 200
 THROUGHPUT_CONCURRENCY = 64
 THROUGHPUT_STEP = 0.0005
 THROUGHPUT_TOKENS = 3000
-STOPS = ("a text that never comes", "\n\n\n\n\n\n")
+PROMPT_TOKENS = 16
+EXTRA = {"ignore_eos": True, "stop": ["a text that never comes", "\n\n\n\n\n\n"]}
+TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ def measure(model_path: Path, modes: Sequence[IngressMode] = MODES) -> list[Mode
         with _server(mode, model_path) as (port, configure):
             configure(LATENCY_STEP, False)
             _run_load(port, 1, 20, 1)
-            alone = sorted(seen - bare for seen in _run_load(port, 1, LATENCY_REQUESTS, 1).ttft)
+            alone = sorted(seen - bare for seen in ttfts(_run_load(port, 1, LATENCY_REQUESTS, 1).outcomes))
             configure(THROUGHPUT_STEP, False)
             each = _throughput(port)
             configure(THROUGHPUT_STEP, True)
@@ -67,9 +75,9 @@ def measure(model_path: Path, modes: Sequence[IngressMode] = MODES) -> list[Mode
                 mode=mode,
                 added_ttft_p50_ms=statistics.median(alone) * 1e3,
                 added_ttft_p99_ms=alone[int(len(alone) * 0.99)] * 1e3,
-                tokens_per_second=each.tokens / each.seconds,
-                tokens_per_second_shared=shared.tokens / shared.seconds,
-                tokens_per_event_shared=shared.tokens / shared.events,
+                tokens_per_second=_tokens(each) / each.seconds,
+                tokens_per_second_shared=_tokens(shared) / shared.seconds,
+                tokens_per_event_shared=_tokens(shared) / sum(len(outcome.events) for outcome in shared.outcomes),
             )
         )
     return results
@@ -109,24 +117,29 @@ def run(model_path: Path, modes: Sequence[IngressMode], json_file: Path | None, 
         print_table(results)
 
 
-def _throughput(port: int) -> Seen:
+def _throughput(port: int) -> Run:
     _run_load(port, THROUGHPUT_CONCURRENCY, 1, 50)
     return _run_load(port, THROUGHPUT_CONCURRENCY, 1, THROUGHPUT_TOKENS)
 
 
-def _run_load(port: int, concurrency: int, requests: int, max_tokens: int) -> Seen:
-    load = Load("127.0.0.1", port, MODEL, concurrency, requests, max_tokens, STOPS)
-    done = subprocess.run(
-        [sys.executable, "-m", "deploy.bench.sse_load"],
-        input=json.dumps(asdict(load)) + "\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    seen = Seen(**json.loads(done.stdout))
-    if seen.failed or seen.tokens != concurrency * requests * max_tokens:
-        raise RuntimeError(f"{seen.failed} connections failed and {seen.tokens} tokens came")
-    return seen
+def _run_load(port: int, concurrency: int, requests: int, max_tokens: int) -> Run:
+    """`concurrency` connections, each of which sends `requests` chats one after another."""
+    chat = Conversation((Turn((Piece((0,), PROMPT_TOKENS),), max_tokens),))
+    dialect = Dialect(MODEL, chat=True, ids=False, extra=EXTRA)
+
+    async def drive() -> Run:
+        target = Target(Address(f"http://127.0.0.1:{port}", None), dialect, TIMEOUT)
+        return await closed_loop(target, [chat] * concurrency * requests, concurrency, lambda outcome: None)
+
+    run = uvloop.run(drive())
+    errors = {outcome.error for outcome in run.outcomes} - {None}
+    if errors or _tokens(run) != concurrency * requests * max_tokens:
+        raise RuntimeError(f"{_tokens(run)} tokens came, with the errors {errors}")
+    return run
+
+
+def _tokens(run: Run) -> int:
+    return sum(outcome.output_tokens for outcome in run.outcomes)
 
 
 @contextmanager
