@@ -170,6 +170,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     max_model_len: int
     block_size: int
     num_blocks: int
+    max_running: int
     dtype: str
     stages: tuple[tuple[str, float], ...]
     ranks: tuple[RankReport, ...] = ()

@@ -207,6 +207,7 @@ def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq
         max_model_len=model.max_model_len,
         block_size=engine.config.block_size,
         num_blocks=model.num_blocks,
+        max_running=engine.config.max_running,
         dtype=engine.config.dtype,
         stages=tuple(stages),
     )

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,10 +59,11 @@ class Member:
 
 
 class Fleet:
-    """Belongs to the event loop of its bus."""
+    """Belongs to the event loop of its bus. `on_change` hears that the replicas or their loads have changed."""
 
-    def __init__(self, bus: BusClient, placement: Placement) -> None:
+    def __init__(self, bus: BusClient, placement: Placement, on_change: Callable[[], None]) -> None:
         self._bus = bus
+        self._on_change = on_change
         self._placement = placement
         self._members: dict[str, Member] = {}
         self._arrival = asyncio.Event()
@@ -93,6 +94,7 @@ class Fleet:
     def settle(self, request_id: str) -> None:
         """The request's first token came, or it is no longer at its replica."""
         self._placement.settle(request_id)
+        self._on_change()
 
     async def wait_for_arrival(self, seconds: float) -> None:
         """Return when a replica has begun to take requests, or after `seconds`."""
@@ -109,6 +111,7 @@ class Fleet:
         self._placement.cleared(member.name)
         self._placement.stored(member.name, keys)
         self._arrival.set()
+        self._on_change()
 
     def on_changed(self, member: Member, state: State) -> None:
         self._placement.removed(member.name, state.removed)
@@ -118,6 +121,7 @@ class Fleet:
         for request_id in state.taken:
             if (guest := member.guests.get(request_id)) is not None:
                 guest.on_taken()
+        self._on_change()
 
     def on_lost(self, member: Member) -> None:
         log.warning("replica %s is lost, with %d requests", member.name, len(member.guests))
@@ -126,6 +130,7 @@ class Fleet:
             self._forget(member)
         for guest in list(member.guests.values()):
             guest.on_lost()
+        self._on_change()
 
     def _drain(self, member: Member) -> None:
         if member.draining:
@@ -137,6 +142,7 @@ class Fleet:
             self._forget(member)
         for guest in list(member.guests.values()):
             guest.on_draining()
+        self._on_change()
 
     def _forget(self, member: Member) -> None:
         self._bus.disconnect(member.address)

@@ -13,6 +13,7 @@ from cluster.codec import Finished, Refused
 from cluster.errors import NoReplicaError, PoisonRequestError
 from cluster.gateway.caller import Caller
 from cluster.gateway.errors import ApiError, bad_request, unavailable
+from cluster.gateway.gate import Ticket
 from cluster.gateway.service import GatewayService, ModelService
 from cluster.gateway.text_stream import TextStream
 from cluster.token_feed import TokenFeed
@@ -44,7 +45,7 @@ class Generation:
         text: TextStream,
         index: int,
         caller: Caller,
-        arrival: float,
+        ticket: Ticket,
     ) -> None:
         self.request = request
         self.text = text
@@ -52,14 +53,16 @@ class Generation:
         self._gateway = gateway
         self._model = model
         self._caller = caller
-        self._arrival = arrival
+        self._ticket = ticket
+        self._arrival = ticket.arrival
+        self._is_let_in = False
         self._feed = TokenFeed()
         self._dispatch = model.dispatcher.dispatch(request, self._feed)
         self._call: asyncio.Task[Finished | Refused | None] | None = None
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """At least one delta, the last of which has a finish_reason. Raises ApiError."""
-        self._call = asyncio.create_task(self._dispatch.run())
+        self._call = asyncio.create_task(self._run())
         self._call.add_done_callback(self._on_answer)
         last, outcome = self._arrival, "error"
         try:
@@ -83,6 +86,12 @@ class Generation:
             raise
         finally:
             self._leave(outcome)
+
+    async def _run(self) -> Finished | Refused | None:
+        """Wait for room, then be brought to the end; nothing may come in between, as the room is not reserved."""
+        await self._model.gate.enter(self._ticket)
+        self._is_let_in = True
+        return await self._dispatch.run()
 
     async def cached_tokens(self) -> int:
         """Prompt tokens that came from the prefix cache; known once the engine has ended the request."""
@@ -115,6 +124,8 @@ class Generation:
 
     def _explain(self, error: BaseException) -> ApiError:
         match error:
+            case ApiError():
+                return error
             case NoReplicaError():
                 return unavailable(str(error), error.retry_after)
             case PoisonRequestError():
@@ -134,11 +145,13 @@ class Generation:
         assert self._call is not None
         metrics, model = self._gateway.metrics, self._model.id
         metrics.requests.labels(model, outcome).inc()
-        metrics.e2e.labels(model).observe(time.perf_counter() - self._arrival)
         if outcome in ("stop", "length"):
             metrics.prompt_tokens.labels(model).inc(len(self.request.token_ids))
         metrics.generation_tokens.labels(model).inc(self.text.num_tokens)
-        self._caller.used_tokens += len(self.request.token_ids) + self.text.num_tokens
+        if self._is_let_in:
+            metrics.e2e.labels(model).observe(time.perf_counter() - self._arrival)
+            self._caller.used_tokens += len(self.request.token_ids) + self.text.num_tokens
+            self._model.gate.ended(self._ticket, self.text.num_tokens)
         self._call.add_done_callback(self._on_end)
         if self._call.done():
             return

@@ -37,7 +37,6 @@ MISSING_FIELDS: dict[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True, False),
     "response_format": ({"type": "text"},),
     "store": (False,),
-    "service_tier": ("auto", "default"),
     "modalities": (["text"],),
 } | dict.fromkeys(
     (
@@ -57,7 +56,6 @@ MISSING_FIELDS: dict[str, tuple[Any, ...]] = {
         "max_completion_tokens",
         "moderation",
         "prediction",
-        "priority",
         "prompt_cache_key",
         "prompt_cache_retention",
         "prompt_logprobs",
@@ -127,6 +125,8 @@ class SamplingFields(Strict):
     ignore_eos: bool = False
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    priority: Int64 | None = None
+    service_tier: Literal["auto", "default", "priority", "flex"] | None = None
     cache_salt: Annotated[str, Field(max_length=256)] | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None

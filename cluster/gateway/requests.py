@@ -11,6 +11,7 @@ from typing import Any
 
 from cluster.gateway.caller import Caller
 from cluster.gateway.errors import bad_request, context_length_exceeded
+from cluster.gateway.gate import Ticket
 from cluster.gateway.generation import Generation
 from cluster.gateway.protocol import SamplingFields
 from cluster.gateway.service import GatewayService, ModelService
@@ -22,6 +23,8 @@ from replicas.text.stops import StopStrings
 from replicas.text.tokenizer import TooManyTokens
 
 OPEN_ANSWER_TOKENS = 512  # reserved for an answer whose length the caller leaves open
+
+TIERS = {"priority": -1, "auto": 0, "default": 0, "flex": 1}  # the priority that each means
 
 ReadPrompt = Callable[[ModelService], list[int]]
 
@@ -67,10 +70,13 @@ async def new_job(
     for index, read in enumerate(prompts):
         request = await gateway.off_loop(partial(_request, model, endpoint, body, f"{job_id}-{index}", read))
         text = TextStream(model.tokenizer, stops, request.sampling.min_tokens, endpoint.continues_text)
-        generations.append(Generation(gateway, model, request, text, index, caller, arrival))
-        most = request.sampling.max_tokens
-        reserved_tokens += len(request.token_ids) + (most if body.output_limit else min(most, OPEN_ANSWER_TOKENS))
+        num_tokens, most = len(request.token_ids), request.sampling.max_tokens
+        ticket = Ticket(caller.name, request.priority, num_tokens, most, arrival, body.service_tier == "flex")
+        generations.append(Generation(gateway, model, request, text, index, caller, ticket))
+        reserved_tokens += num_tokens + (most if body.output_limit else min(most, OPEN_ANSWER_TOKENS))
     frame = {"id": job_id, "object": endpoint.object, "created": int(time.time()), "model": model.id}
+    if body.service_tier is not None:
+        frame["service_tier"] = "default" if body.service_tier == "auto" else body.service_tier
     chunk_frame = frame | {"object": endpoint.chunk_object}
     if body.include_usage:
         chunk_frame["usage"] = None
@@ -99,6 +105,7 @@ def _request(
         token_ids=tuple(token_ids),
         sampling=_sampling_params(body, asked, model.info.vocab_size),
         block_keys=tuple(chain_keys(root, token_ids, block_size)),
+        priority=TIERS[body.service_tier or "auto"] if body.priority is None else body.priority,
         cache_salt=salt,
     )
 

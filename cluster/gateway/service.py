@@ -17,11 +17,13 @@ from cluster.dispatch import Dispatcher
 from cluster.failover import Broken
 from cluster.fleet import Fleet
 from cluster.gateway.errors import ApiError
+from cluster.gateway.gate import Gate
 from cluster.gateway.limits import RateLimits
-from cluster.gateway.settings import DoorSettings
+from cluster.gateway.settings import AdmissionSettings, DoorSettings
 from cluster.metrics import GatewayMetrics
 from cluster.replica_port import ReplicaPort
 from cluster.router.placement import Placement
+from cluster.router.room import Room
 from replicas.text.chat import ChatRenderer
 from replicas.text.tokenizer import Tokenizer
 
@@ -39,6 +41,7 @@ class ModelService:
     info: EngineInfo
     tokenizer: Tokenizer
     renderer: ChatRenderer
+    gate: Gate
     dispatcher: Dispatcher
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -83,7 +86,9 @@ class GatewayService:
         replica's bus."""
         info, metrics = await port.info(), self.metrics
         tokenizer = await asyncio.to_thread(Tokenizer.open, Path(info.model_path))
-        fleet = Fleet(self.bus, Placement(info.block_size, Random()))
+        placement = Placement(info.block_size, Random())
+        gate = self._gate(model_id, info, placement)
+        fleet = Fleet(self.bus, placement, gate.notify)
         port.watch(fleet.update)
         while not fleet.open_replicas:
             await fleet.wait_for_arrival(ARRIVAL_SECONDS)
@@ -93,7 +98,16 @@ class GatewayService:
             metrics.failovers.labels(model_id, broken.name.lower()).inc()
 
         dispatcher = Dispatcher(self.bus, fleet, port, info, self.settings.move_after, on_break)
-        self.models[model_id] = ModelService(model_id, port, info, tokenizer, ChatRenderer(tokenizer), dispatcher)
+        self.models[model_id] = ModelService(model_id, port, info, tokenizer, ChatRenderer(tokenizer), gate, dispatcher)
+
+    def _gate(self, model_id: str, info: EngineInfo, placement: Placement) -> Gate:
+        settings = self.settings.door.admission.get(model_id, AdmissionSettings())
+
+        def queue_tokens() -> int:
+            return settings.queue_tokens or len(placement.loads) * info.num_blocks * info.block_size
+
+        room = Room(placement.loads, info.max_running)
+        return Gate(model_id, room, self.metrics, queue_tokens, settings.ttft_seconds)
 
     async def off_loop(self, work: Callable[[], Result]) -> Result:
         """Run text work (templates, tokenization) where it does not delay other requests' tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -54,6 +54,11 @@ class Placement:
     @property
     def replicas(self) -> list[str]:
         return list(self._loads)
+
+    @property
+    def loads(self) -> Mapping[str, ReplicaLoad]:
+        """What is known of the replicas that take requests; follows every change."""
+        return self._loads
 
     def join(self, replica: str) -> None:
         """A replica takes requests from now on; nothing is known of its cache."""
