@@ -46,7 +46,7 @@ class Span:
         high = int(match[2] or low) if match else 0
         if not 1 <= low <= high:
             raise ValueError(
-                f"{text} is no length: it must be a number of tokens, such as 200, or a span, such as 32-512"
+                f"{text!r} is no length: it must be a number of tokens such as 200 or a span such as 32-512"
             )
         return Span(low, high)
 
@@ -77,6 +77,8 @@ class EmpiricalLengths:
 def read_lengths(path: Path, scale: float = 1.0) -> EmpiricalLengths:
     """The lengths in a request trace, or in a table with the columns num_prefill_tokens and num_decode_tokens.
     Raises ValueError."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
     rows = _length_table(path) or [Lengths(row.prompt_tokens, row.output_tokens) for row in read_trace(path)]
     return EmpiricalLengths([scaled(row, scale) for row in rows])
 

@@ -123,6 +123,8 @@ class Sender:
 
     async def warm_up(self, target: Target) -> None:
         planned = self._settings.load.planned(self._next_text())[: self._settings.warmup]
+        if not planned:
+            return
         with self._bars("warming up", _requests(planned)) as done:
             await closed_loop(target, planned, self._settings.concurrency or WARM_UP_CONCURRENCY, done)
 
