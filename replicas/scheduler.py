@@ -119,7 +119,6 @@ class Scheduler:
             if token_id is not None:
                 sequence.token_ids.append(token_id)
                 grown.append(sequence)
-            self._publish(sequence)
         return grown
 
     def check_integrity(self) -> None:
@@ -134,10 +133,9 @@ class Scheduler:
     def _assign(self, sequence: Sequence, num_tokens: int, new_blocks: int, step: list[tuple[Sequence, int]]) -> Work:
         step.append((sequence, num_tokens))
         sequence.in_flight = True
-        if new_blocks == 0:
-            return Work(sequence.slot, num_tokens)
-        new_block_ids = self._pool.allocate(new_blocks)
+        new_block_ids = self._pool.allocate(new_blocks) if new_blocks else []
         sequence.block_ids += new_block_ids
+        self._publish(sequence, sequence.num_computed + num_tokens)
         return Work(sequence.slot, num_tokens, tuple(new_block_ids))
 
     def _blocks_missing(self, sequence: Sequence, num_tokens: int) -> int:
@@ -227,12 +225,13 @@ class Scheduler:
         self._extend_keys(sequence, sequence.num_tokens)
         return self._pool.match(sequence.block_keys[: (sequence.num_tokens - 1) // self._config.block_size])
 
-    def _publish(self, sequence: Sequence) -> None:
-        """Name the blocks that the last step filled."""
-        first, last = sequence.num_published, sequence.num_computed // self._config.block_size
+    def _publish(self, sequence: Sequence, num_computed: int) -> None:
+        """Name the blocks that a step fills, as soon as it is planned: whoever finds them is computed after it, or in
+        it, and a step writes all its keys and values of a layer before it reads any."""
+        first, last = sequence.num_published, num_computed // self._config.block_size
         if not self._config.prefix_caching or first == last:
             return
-        self._extend_keys(sequence, sequence.num_computed)
+        self._extend_keys(sequence, num_computed)
         parent = sequence.block_keys[first - 1] if first else sequence.root_key
         self._pool.publish(sequence.block_ids[first:last], sequence.block_keys[first:last], parent)
         sequence.num_published = last

@@ -1,6 +1,6 @@
-"""The pool of KV blocks: reference counts, least-recently-used eviction, and the map from keys to blocks.
+"""The pool of KV blocks: reference counts, and the map from keys to blocks.
 
-The pool knows ids and keys, never tensors. A block is free (in the free list) or referenced, never both; a free
+The pool knows ids and keys, never tensors. A block is free (in the eviction order) or referenced, never both; a free
 block may still hold content under a key, and a lookup brings it back. A full block never changes.
 Paged KV caches were introduced by Kwon et al., "PagedAttention" (SOSP 2023).
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from replicas.kv.free_list import FreeList
+from replicas.kv.eviction import EvictionOrder
 from replicas.messages import KvEvent, KvRemoved, KvStored
 
 
@@ -19,7 +19,7 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self._free = FreeList(num_blocks)
+        self._free = EvictionOrder(num_blocks)
         self._ref_counts = [0] * num_blocks
         self._key_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
@@ -49,10 +49,11 @@ class BlockPool:
         for block_id in block_ids:
             if self._ref_counts[block_id] == 0:
                 self._free.remove(block_id)
+            self._free.find(block_id)
             self._ref_counts[block_id] += 1
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks of undefined content, evicting the least recently used. There must be enough."""
+        """Take `count` blocks of undefined content, evicting what is worth least. There must be enough."""
         assert count <= len(self._free), f"{count} blocks wanted, {len(self._free)} free"
         block_ids = [self._free.pop() for _ in range(count)]
         evicted = []
@@ -74,9 +75,9 @@ class BlockPool:
             if self._ref_counts[block_id]:
                 continue
             if self._key_of[block_id] is None:
-                self._free.prepend(block_id)
+                self._free.push_empty(block_id)
             else:
-                self._free.append(block_id)
+                self._free.push(block_id)
 
     def publish(self, block_ids: Sequence[int], keys: Sequence[bytes], parent: bytes) -> None:
         """Name consecutive full blocks, the first of which follows `parent`. A key that another block already

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 
 class FreeList:
-    """Block ids in eviction order: the head is the next to be reused."""
+    """Some of the block ids 0..num_blocks-1 in eviction order: the head is the next to be reused."""
 
     def __init__(self, num_blocks: int) -> None:
         self._end = num_blocks
-        self._next: list[int] = [*range(1, num_blocks + 1), 0]
-        self._previous: list[int] = [num_blocks, *range(num_blocks)]
-        self._length = num_blocks
+        self._next = [num_blocks] * (num_blocks + 1)
+        self._previous = [num_blocks] * (num_blocks + 1)
+        self._length = 0
 
     def __len__(self) -> int:
         return self._length
@@ -23,12 +23,11 @@ class FreeList:
             yield block_id
             block_id = self._next[block_id]
 
-    def pop(self) -> int:
-        """Take the head. The list must not be empty."""
-        assert self._length, "pop from an empty free list"
-        block_id = self._next[self._end]
-        self.remove(block_id)
-        return block_id
+    @property
+    def head(self) -> int:
+        """The list must not be empty."""
+        assert self._length, "an empty list has no head"
+        return self._next[self._end]
 
     def remove(self, block_id: int) -> None:
         before, after = self._previous[block_id], self._next[block_id]

@@ -111,6 +111,16 @@ def test_priority_orders_admission():
 
 
 class TestPrefixCache:
+    def test_siblings_admitted_in_one_step_compute_their_prompt_once(self):
+        engine = checking_engine(64, CONFIG)
+        prompt = list(range(9))
+        for name in ("first", "second", "third"):
+            engine.add(request(name, prompt, 3))
+        finished = drain(engine)
+        assert [finished[name].cached_tokens for name in ("first", "second", "third")] == [0, 8, 8]
+        assert all(list(summary.token_ids) == continuation(prompt, 3) for summary in finished.values())
+        assert engine._executor.step_sizes[0] == 9 + 1 + 1
+
     def test_a_second_request_reuses_full_blocks_but_computes_its_last_token(self):
         engine = checking_engine(64, CONFIG)
         prompt = list(range(12))

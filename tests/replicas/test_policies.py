@@ -52,3 +52,15 @@ class TestPace:
         for seconds in [0.01] * 5 + [0.02] * 20:
             pace.observe(seconds, 1, 0)
         assert pace.decode_step_seconds == pytest.approx(0.02, rel=0.02)
+
+    def test_the_fixed_price_of_a_prefill_does_not_count_for_its_rate(self):
+        pace = Pace()
+        for num_tokens in [64, 4000, 100, 64, 900, 64, 64]:
+            pace.observe(0.02 + num_tokens / 50_000, 0, num_tokens)
+        assert pace.prefill_rate == pytest.approx(50_000)
+
+    def test_steps_of_one_size_tell_no_more_than_their_tokens_per_second(self):
+        pace = Pace()
+        for _ in range(5):
+            pace.observe(0.02 + 64 / 50_000, 0, 64)
+        assert pace.prefill_rate == pytest.approx(64 / (0.02 + 64 / 50_000))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -72,6 +75,15 @@ TestPool = PoolMachine.TestCase
 TestPool.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+def store(pool: BlockPool, keys: list[bytes]) -> None:
+    """What a sequence with these keys does to the pool, from its admission to its end."""
+    hits = pool.match(keys)
+    pool.acquire(hits)
+    block_ids = hits + pool.allocate(len(keys) - len(hits))
+    pool.publish(block_ids[len(hits) :], keys[len(hits) :], keys[len(hits) - 1] if hits else ROOT)
+    pool.release(block_ids)
+
+
 class TestEviction:
     def test_the_least_recently_released_goes_first_and_a_sequence_from_its_end(self):
         pool = BlockPool(4)
@@ -82,6 +94,28 @@ class TestEviction:
         pool.allocate(1)
         assert len(pool.match(chain_keys(ROOT, [1, 2], 1))) == 1
         assert len(pool.match(chain_keys(ROOT, [3, 4], 1))) == 2
+
+    def test_content_that_was_found_again_lives_twice_as_long(self):
+        def lifetime(uses):
+            pool, keys = BlockPool(50), chain_keys(ROOT, [0], 1)
+            for token in range(1, 100):
+                store(pool, chain_keys(ROOT, [token], 1))
+            for _ in range(uses):
+                store(pool, keys)
+            return next(n for n in count() if store(pool, chain_keys(ROOT, [100 + n], 1)) or not pool.match(keys))
+
+        assert lifetime(1) == pytest.approx(50, abs=1)
+        assert lifetime(2) == lifetime(3) == pytest.approx(2 * lifetime(1), abs=3)
+
+    @given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), max_size=40), st.integers(6, 14))
+    def test_a_block_is_never_evicted_before_those_that_follow_it(self, prompts, num_blocks):
+        pool = BlockPool(num_blocks)
+        chains = [chain_keys(ROOT, tokens, 1) for tokens in prompts]
+        for keys in chains:
+            store(pool, keys)
+            for other in chains:
+                depth = len(pool.match(other))
+                assert not any(pool.match([key]) for key in other[depth:])
 
     def test_blocks_without_content_are_reused_before_cached_ones(self):
         pool = BlockPool(3)
