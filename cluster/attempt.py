@@ -38,11 +38,12 @@ class Attempt:
         self._move_after = move_after
         self._can_move = can_move
         self._reports_before = host.reports
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(TAKE_SECONDS, self._check_taken)
+        self._taking = self._loop.call_later(TAKE_SECONDS, self._check_taken)
+        self._moving: asyncio.TimerHandle | None = None
 
     def on_taken(self) -> None:
         """The engine has the request."""
-        self._stop_timer()
+        self._taking.cancel()
 
     def on_lost(self) -> None:
         """The engine is dead, stands still or cannot be reached."""
@@ -50,9 +51,8 @@ class Attempt:
 
     def on_draining(self) -> None:
         """Short requests end where they are, long ones go on elsewhere."""
-        self._stop_timer()
-        if not self.outcome.done():
-            self._timer = self._loop.call_later(self._move_after, self._move)
+        if self._moving is None and not self.outcome.done():
+            self._moving = self._loop.call_later(self._move_after, self._move)
 
     def on_answer(self, call: asyncio.Task[bytes]) -> None:
         """The unary call has ended."""
@@ -71,29 +71,29 @@ class Attempt:
                 self._end(Broken.LOST)
 
     def close(self) -> None:
-        self._stop_timer()
+        self._stop_timers()
         self.outcome.cancel()
 
     def _check_taken(self) -> None:
         if self._feed.has_begun or self._feed.new_tokens:
-            self._timer = None
-        elif self._host.reports - self._reports_before >= TAKE_REPORTS:
+            return
+        if self._host.reports - self._reports_before >= TAKE_REPORTS:
             self._end(Broken.SILENT)
         else:
-            self._timer = self._loop.call_later(TAKE_SECONDS, self._check_taken)
+            self._taking = self._loop.call_later(TAKE_SECONDS, self._check_taken)
 
     def _move(self) -> None:
         if self._can_move():
             self._end(Broken.MOVED)
         else:
-            self._timer = self._loop.call_later(RETRY_MOVE_SECONDS, self._move)
+            self._moving = self._loop.call_later(RETRY_MOVE_SECONDS, self._move)
 
     def _end(self, outcome: Outcome) -> None:
-        self._stop_timer()
+        self._stop_timers()
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _stop_timers(self) -> None:
+        self._taking.cancel()
+        if self._moving is not None:
+            self._moving.cancel()

@@ -84,7 +84,24 @@ class ParrotExecutor:
         return token_ids[-1]
 
 
+class FragileParrotExecutor(ParrotExecutor):
+    """Dies of a prompt that has this token."""
+
+    POISON = 17
+
+    def submit(self, plan: StepPlan) -> None:
+        if any(self.POISON in admission.token_ids for admission in plan.admitted):
+            time.sleep(0.02)  # in the midst of the step
+            os._exit(9)
+        super().submit(plan)
+
+
 PARROT_BLOCKS = 128
+
+
+def fragile_parrot(path: str, config: EngineConfig, on_stage: Callable[[str, float], None]) -> Engine:
+    model = ServedModel("parrot", 49152, config.max_model_len or 512, (2,), PARROT_BLOCKS)
+    return Engine(config, model, FragileParrotExecutor())
 
 
 def parrot(path: str, config: EngineConfig, on_stage: Callable[[str, float], None]) -> Engine:

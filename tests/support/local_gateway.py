@@ -21,19 +21,28 @@ from replicas.config import EngineConfig
 
 
 class LocalGateway:
-    """What tests may touch: the address, the loop that everything runs on, the engine process."""
+    """What tests may touch: the address, the loop that everything runs on, the engine processes, the way to them."""
 
     url: str
-    engine: EngineClient
+    engines: list[EngineClient]
+    port: LocalPort
     service: GatewayService
     loop: asyncio.AbstractEventLoop
+
+    @property
+    def engine(self) -> EngineClient:
+        return self.engines[0]
 
     def client(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60)
 
-    def load(self):
-        """The engine's load, fresh from its step loop."""
-        return asyncio.run_coroutine_threadsafe(self.engine.ping(10), self.loop).result()
+    def load(self, place: int = 0):
+        """An engine's load, fresh from its step loop."""
+        return asyncio.run_coroutine_threadsafe(self.engines[place].ping(10), self.loop).result()
+
+    def drain(self, place: int) -> None:
+        """As when Serve has decided to stop a replica."""
+        self.loop.call_soon_threadsafe(self.port.drain, f"local-{place}")
 
 
 @contextmanager
@@ -43,6 +52,7 @@ def local_gateway(
     builder: str,
     model_id: str = "test",
     settings: GatewaySettings | None = None,
+    engines: int = 1,
 ) -> Iterator[LocalGateway]:
     gateway, ready, failed = LocalGateway(), threading.Event(), []
     listener = Ingress("gateway", "127.0.0.1", 0).open_socket()
@@ -52,16 +62,20 @@ def local_gateway(
 
     async def run() -> None:
         gateway.loop = asyncio.get_running_loop()
-        gateway.engine = await EngineClient.start(str(model_path), config, "127.0.0.1", builder)
+        starts = (EngineClient.start(str(model_path), config, "127.0.0.1", builder) for _ in range(engines))
+        gateway.engines = list(await asyncio.gather(*starts))
+        gateway.port = LocalPort(*gateway.engines)
         gateway.service = GatewayService(BusClient(), settings or GatewaySettings())
-        await gateway.service.open_model(model_id, LocalPort(gateway.engine))
+        await gateway.service.open_model(model_id, gateway.port)
+        while gateway.service.models[model_id].dispatcher.fleet.open_replicas < engines:
+            await asyncio.sleep(0.01)
         server.config.app = build_app(gateway.service)
         ready.set()
         try:
             await server.serve([listener])
         finally:
             gateway.service.close()
-            await gateway.engine.close()
+            await asyncio.gather(*(engine.close() for engine in gateway.engines))
 
     def main() -> None:
         try:
