@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from cluster.errors import NoReplicaError
 from cluster.failover import Broken, Record
 from cluster.fleet import Fleet, Member
 from cluster.replica_port import ReplicaPort
-from cluster.router.placement import Wish
+from cluster.router.placement import Choice, Wish
 from cluster.token_feed import TokenFeed
 from replicas.kv.prefix import chain_keys, root_key
 from replicas.messages import GenerateRequest
@@ -72,10 +73,10 @@ class Dispatch:
         """None if the request was over when its replica failed, so that only its summary is missing. Raises
         NoReplicaError or PoisonRequestError when it has to be given up."""
         while True:
-            member = await self._choose()
-            outcome = await self._try(member)
+            member, choice = await self._choose()
+            outcome = await self._try(member, choice.ttft_seconds)
             if isinstance(outcome, Stranger):
-                await self._via.bus.connect(outcome.bus_address)
+                await self._introduce(outcome)
                 continue
             if not isinstance(outcome, Broken):
                 return outcome
@@ -85,7 +86,6 @@ class Dispatch:
             log.warning("request %s leaves replica %s: %s", self._present.request_id, member.name, outcome.value)
             self.record.note(outcome, member.name, self._feed.has_begun, self._feed.new_tokens)
             self.record.check()
-            self._feed.next_attempt()
             self._present = self._resumed()
 
     def abort(self) -> None:
@@ -94,21 +94,34 @@ class Dispatch:
         if self._member is not None:
             self._via.bus.abort(self._member.address, self._present.request_id)
 
-    async def _choose(self) -> Member:
+    async def _introduce(self, stranger: Stranger) -> None:
+        """The engine has forgotten this gateway, which was silent for too long."""
+        try:
+            await self._via.bus.connect(stranger.bus_address)
+        except TimeoutError:
+            raise NoReplicaError("The replica could not be reached; try again.") from None
+
+    async def _choose(self) -> tuple[Member, Choice]:
         """Where the next attempt goes. A new request is refused if there is nowhere; one under way waits for a while,
         and in the end takes a replica that has failed it before and is back."""
         wish, waited = self._wish(frozenset(self.record.avoid)), 0.0
-        while (member := self._via.fleet.place(wish)) is None:
+        while (placed := self._via.fleet.place(wish)) is None:
             if self.record.breaks == [] or waited >= RECOVERY_SECONDS:
                 raise NoReplicaError("No replica of this model is up; try again.", retry_after=5)
             if Broken.FULL in self.record.breaks and not self._feed.token_ids:
                 raise NoReplicaError("All replicas are busy and their queues are full; try again.")
             await self._via.fleet.wait_for_arrival(WAIT_SECONDS)
             wish, waited = self._wish(frozenset()), waited + WAIT_SECONDS
-        return member
+        return placed
 
-    async def _try(self, member: Member) -> Finished | Refused | Stranger | Broken:
-        via, request = self._via, self._present
+    async def _try(self, member: Member, expected_ttft: float) -> Finished | Refused | Stranger | Broken:
+        via, request, began = self._via, self._present, time.monotonic()
+
+        def on_first_token() -> None:
+            via.fleet.settle(request.request_id)
+            via.fleet.succeeded(member, time.monotonic() - began, expected_ttft)
+
+        self._feed.begin_attempt(on_first_token)
         attempt = Attempt(member, self._feed, via.move_after, can_move=lambda: via.fleet.open_replicas > 0)
         submit = encode(Submit(via.bus.gateway_id, request))
         via.bus.subscribe(request.request_id, self._feed)
@@ -126,17 +139,18 @@ class Dispatch:
             if not call.done():
                 via.bus.abort(member.address, request.request_id)
                 call.cancel()
+        if outcome in (Broken.LOST, Broken.SILENT):
+            via.fleet.failed(member)
         is_unasked = isinstance(outcome, Finished) and outcome.summary.finish_reason in ("abort", "error")
         return Broken.GIVEN_UP if is_unasked and not self._aborted else outcome
 
     def _resumed(self) -> GenerateRequest:
         """The next attempt: the request with the tokens that have come."""
         asked, output, info = self._asked, self._feed.token_ids, self._via.info
-        parent = (
-            asked.block_keys[-1] if asked.block_keys else root_key(info.model_name, info.block_size, asked.cache_salt)
-        )
+        root = root_key(info.model_name, info.block_size, asked.cache_salt)
         token_ids = (*asked.token_ids, *output)
-        new_keys = chain_keys(parent, token_ids[len(asked.block_keys) * info.block_size :], info.block_size)
+        rest = token_ids[len(asked.block_keys) * info.block_size :]
+        new_keys = chain_keys((root, *asked.block_keys)[-1], rest, info.block_size)
         return replace(
             asked,
             request_id=f"{asked.request_id}~{len(self.record.breaks)}",

@@ -9,14 +9,17 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cluster.bus_client import BusClient
 from cluster.codec import State
-from cluster.router.placement import Placement, Wish
+from cluster.router.breaker import Breaker
+from cluster.router.placement import Choice, Placement, Wish
 
 log = logging.getLogger(__name__)
+
+LEAST_TTFT_SECONDS = 0.01  # below lies noise
 
 
 class Guest(Protocol):
@@ -66,6 +69,7 @@ class Fleet:
         self._on_change = on_change
         self._placement = placement
         self._members: dict[str, Member] = {}
+        self._breaker = Breaker()
         self._arrival = asyncio.Event()
 
     @property
@@ -86,10 +90,32 @@ class Fleet:
                 member.draining = False
                 self._bus.resync(address)
 
-    def place(self, wish: Wish) -> Member | None:
-        """The replica where the request should run, which books it there. None if no replica takes it."""
-        choice = self._placement.place(wish, time.monotonic())
-        return self._members[choice.replica] if choice is not None else None
+    def place(self, wish: Wish) -> tuple[Member, Choice] | None:
+        """The replica where the request should run, which books it there. None if no replica takes it. Replicas that
+        have lately failed or been slow are for when there are no others."""
+        now = time.monotonic()
+        shunned = frozenset(name for name in self._members if not self._breaker.allows(name, now))
+        choice = self._placement.place(replace(wish, avoid=wish.avoid | shunned) if shunned else wish, now)
+        if choice is None and shunned:
+            choice = self._placement.place(wish, now)
+        if choice is None:
+            return None
+        self._breaker.began(choice.replica, now)
+        return self._members[choice.replica], choice
+
+    def succeeded(self, member: Member, seconds: float, expected: float) -> None:
+        """A request's first token came after `seconds`."""
+        self._breaker.succeeded(member.name, seconds / max(expected, LEAST_TTFT_SECONDS), time.monotonic())
+
+    def failed(self, member: Member) -> None:
+        """A request was lost there."""
+        self._breaker.failed(member.name, time.monotonic())
+
+    @property
+    def open_circuits(self) -> int:
+        """How many replicas are left alone at present, or on probation."""
+        now = time.monotonic()
+        return sum(self._breaker.state(name, now) != "closed" for name in self._members)
 
     def settle(self, request_id: str) -> None:
         """The request's first token came, or it is no longer at its replica."""
@@ -145,5 +171,6 @@ class Fleet:
         self._on_change()
 
     def _forget(self, member: Member) -> None:
+        self._breaker.forget(member.name)
         self._bus.disconnect(member.address)
         self._members.pop(member.name, None)

@@ -71,6 +71,12 @@ class GatewayMetrics:
         self.replicas_open = Gauge(
             "mobula_replicas_open", "Replicas that take requests", ["model"], registry=self._registry
         )
+        self.circuits_open = Gauge(
+            "mobula_circuits_open",
+            "Replicas that are left alone because they failed or were slow",
+            ["model"],
+            registry=self._registry,
+        )
         lost_messages = Gauge("mobula_bus_lost_messages", "Token messages that never came", registry=self._registry)
         lost_messages.set_function(lost)
 

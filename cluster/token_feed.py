@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from cluster.codec import TokenRow
 from replicas.messages import FinishReason, RequestSummary
@@ -17,6 +18,7 @@ class TokenFeed:
 
     __slots__ = (
         "_error",
+        "_on_first_token",
         "_read",
         "_resumed",
         "_waiter",
@@ -33,6 +35,7 @@ class TokenFeed:
         self.has_begun = False
         self._resumed = 0
         self._read = 0
+        self._on_first_token: Callable[[], None] | None = None
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -41,10 +44,11 @@ class TokenFeed:
         """Tokens that have come of the present attempt."""
         return len(self.token_ids) - self._resumed
 
-    def next_attempt(self) -> None:
-        """A new attempt goes on behind the tokens that have come."""
+    def begin_attempt(self, on_first_token: Callable[[], None]) -> None:
+        """An attempt goes on behind the tokens that have come."""
         self._resumed = len(self.token_ids)
         self.has_begun = False
+        self._on_first_token = on_first_token
 
     def began(self) -> None:
         """The engine is about to compute the present attempt's first step."""
@@ -56,6 +60,9 @@ class TokenFeed:
             return
         self.token_ids += row.token_ids
         self.finish_reason = row.finish_reason
+        if self._on_first_token is not None:
+            self._on_first_token()
+            self._on_first_token = None
         self._wake()
 
     def end(self, summary: RequestSummary) -> None:

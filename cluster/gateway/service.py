@@ -93,6 +93,7 @@ class GatewayService:
         while not fleet.open_replicas:
             await fleet.wait_for_arrival(ARRIVAL_SECONDS)
         metrics.replicas_open.labels(model_id).set_function(lambda: fleet.open_replicas)
+        metrics.circuits_open.labels(model_id).set_function(lambda: fleet.open_circuits)
 
         def on_break(broken: Broken) -> None:
             metrics.failovers.labels(model_id, broken.name.lower()).inc()

@@ -187,12 +187,15 @@ class TestTokenFeed:
         feed = TokenFeed()
         feed.began()
         feed.push(TokenRow("r", 0, 0, (9, 8)))
-        feed.next_attempt()
-        assert (feed.new_tokens, feed.has_begun) == (0, False)
+        first: list[int] = []
+        feed.begin_attempt(lambda: first.append(len(feed.token_ids)))
+        assert (feed.new_tokens, feed.has_begun, first) == (0, False, [])
         feed.push(TokenRow("r~1", 0, 0, (7,)))
         feed.push(TokenRow("r~1", 0, 2, (7,)))
-        assert feed.new_tokens == 1
-        assert await feed.next() == ([9, 8, 7], None)
+        assert (feed.new_tokens, first) == (1, [3])
+        feed.push(TokenRow("r~1", 0, 3, (6,)))
+        assert first == [3]
+        assert await feed.next() == ([9, 8, 7, 6], None)
 
     async def test_what_arrived_before_a_failure_is_read_first(self):
         feed = TokenFeed()
