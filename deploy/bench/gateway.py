@@ -128,7 +128,7 @@ def _run_load(port: int, concurrency: int, requests: int, max_tokens: int) -> Ru
     dialect = Dialect(MODEL, chat=True, ids=False, extra=EXTRA)
 
     async def drive() -> Run:
-        target = Target(Address(f"http://127.0.0.1:{port}", None), dialect, TIMEOUT)
+        target = Target(Address(f"http://127.0.0.1:{port}", None, TIMEOUT), dialect)
         return await closed_loop(target, [chat] * concurrency * requests, concurrency, lambda outcome: None)
 
     run = uvloop.run(drive())

@@ -15,7 +15,7 @@ from cluster.router.index import PrefixIndex
 from deploy.bench.router_load import Figures, Latency, Load, measure, split
 from deploy.errors import UserError
 
-SPARE = 5 / 4  # room for the prompts that come to the blocks of a load
+SPARE = 11 / 10  # room for the prompts that come to the blocks of a load
 
 
 class OurIndex:

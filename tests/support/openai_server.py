@@ -25,6 +25,8 @@ class Behaviour:
     gap: float = 0.0
     per_event: int = 1
     overhead: int = 0
+    tokens_per_word: int = 1
+    hangs: bool = False
     takes_ids: bool = True
     knows_ignore_eos: bool = True
     tells_usage: bool = True
@@ -56,6 +58,8 @@ class OpenAIServer:
 
     async def _answer(self, path: str, headers: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         wanted = self.behaviour.api_key
+        if self.behaviour.hangs:
+            await asyncio.sleep(60)
         if wanted is not None and f"Authorization: Bearer {wanted}\r\n" not in headers:
             _respond(writer, 401, {"error": {"message": "a key is needed"}})
         elif path == "/v1/models":
@@ -119,7 +123,8 @@ class OpenAIServer:
     def _usage(self, body: dict[str, Any], output_tokens: int) -> dict[str, Any]:
         prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
         words = prompt if isinstance(prompt, list) else prompt.split()
-        return {"usage": {"prompt_tokens": len(words) + self.behaviour.overhead, "completion_tokens": output_tokens}}
+        prompt_tokens = self.behaviour.tokens_per_word * len(words) + self.behaviour.overhead
+        return {"usage": {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens}}
 
 
 @contextmanager

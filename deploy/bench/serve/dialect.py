@@ -1,8 +1,9 @@
 """How to ask a server for a prompt of an exact number of tokens: found out by asking.
 
 Token ids are exact, where the server takes them (`/v1/completions` of vLLM and ours). Elsewhere prompts are common
-words, one token each in most vocabularies; two prompts whose lengths differ tell from the server's own usage whether
-that is so here, and how many tokens the server adds (a chat template, a BOS token), which then come off the words.
+words, one token each in most vocabularies. Two prompts, of all the words once and twice, tell from the server's own
+usage whether that is so here, and how many tokens it adds (a chat template, a BOS token), which then come off the
+words.
 """
 
 from __future__ import annotations
@@ -15,12 +16,10 @@ import msgspec
 
 from deploy.bench.serve.events import Usage
 from deploy.bench.serve.http import Response
-from deploy.bench.serve.words import WORDS, text, token_ids
+from deploy.bench.serve.words import FIRST_ID, WORDS, spelled, text, token_ids
 from deploy.bench.serve.workload import Piece, Turn
 from deploy.errors import UserError
 
-PROBE_TOKENS = len(WORDS)
-_PROBE_KEY = (0, 9)  # no piece of a plan has this key
 _IGNORE_EOS = {"ignore_eos": True}  # so that answers have the planned length; not every server knows it
 
 Ask = Callable[[str, bytes], Awaitable[Response]]
@@ -47,16 +46,20 @@ class Dialect:
         """Whether prompts have the planned number of tokens."""
         return self.tokens_per_word == 1
 
-    def body(self, turn: Turn, stream: bool = True) -> bytes:
+    def body(self, turn: Turn) -> bytes:
         pieces = list(self._fitted(turn.prompt))
-        fields: dict[str, Any] = {"model": self.model, "max_tokens": turn.max_tokens, "temperature": 0, **self.extra}
-        if self.chat:
-            fields["messages"] = [{"role": "user", "content": text(pieces)}]
-        else:
-            fields["prompt"] = token_ids(pieces) if self.ids else text(pieces)
-        if stream:
-            fields |= {"stream": True, "stream_options": {"include_usage": True}}
-        return msgspec.json.encode(fields)
+        prompt = token_ids(pieces) if self.ids else text(pieces)
+        stream = {"stream": True, "stream_options": {"include_usage": True}}
+        return msgspec.json.encode(self._fields(prompt, turn.max_tokens) | stream)
+
+    def probe(self, times: int) -> bytes:
+        """Asks for one token after all the words, or as many ids, so many times over."""
+        prompt = list(range(FIRST_ID, FIRST_ID + len(WORDS))) * times if self.ids else spelled(WORDS * times)
+        return msgspec.json.encode(self._fields(prompt, 1))
+
+    def _fields(self, prompt: str | list[int], max_tokens: int) -> dict[str, Any]:
+        asked = {"messages": [{"role": "user", "content": prompt}]} if self.chat else {"prompt": prompt}
+        return {"model": self.model, "max_tokens": max_tokens, "temperature": 0, **asked, **self.extra}
 
     def _fitted(self, pieces: tuple[Piece, ...]) -> Iterable[Piece]:
         """Words instead of tokens, without those that the server adds by itself."""
@@ -92,17 +95,15 @@ def message_of(body: bytes) -> str:
 async def _calibrated(dialect: Dialect, ask: Ask) -> Dialect | Response:
     """With what two prompts cost; or the response that refused one of them."""
     counts = []
-    for words in (PROBE_TOKENS, 2 * PROBE_TOKENS):
-        turn = Turn((Piece(_PROBE_KEY, words),), max_tokens=1)
-        response = await ask(dialect.path, dialect.body(turn, stream=False))
+    for times in (1, 2):
+        response = await ask(dialect.path, dialect.probe(times))
         if response.status != 200:
             return response
         counts.append(_prompt_tokens(response.body))
     short, long = counts
     if not short or long <= short:
         return dialect
-    rate = (long - short) / PROBE_TOKENS
-    return replace(dialect, overhead=round(short - rate * PROBE_TOKENS), tokens_per_word=rate)
+    return replace(dialect, overhead=2 * short - long, tokens_per_word=(long - short) / len(WORDS))
 
 
 def _prompt_tokens(body: bytes) -> int:

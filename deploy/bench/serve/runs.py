@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +65,8 @@ def _measure(measure: Callable[[Bars], Coroutine[Any, Any, T]], results: Results
     """On uvloop, which handles an event at about a third of asyncio's own cost."""
     check_folder(results.json_file and results.json_file.parent)
     check_folder(results.plots and results.plots.parent)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is an open file
     try:
         return uvloop.run(measure(partial(progress_bar, quiet=results.quiet)))
     except KeyboardInterrupt:

@@ -23,8 +23,9 @@ CONNECTION, BROKEN, UNFINISHED, TIMEOUT = "connection", "broken stream", "no fin
 class Address:
     """Where a server is, and how to speak to it: bytes in, bytes out."""
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, timeout: float) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
+        self.timeout = timeout
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UserError(f"{url} is no address of a server: it must be like http://127.0.0.1:8000")
@@ -42,7 +43,12 @@ class Address:
         """The whole response. Raises UserError if there is none."""
         parts: list[bytes] = []
         try:
-            response = await self.pool.exchange(self.request(method, path, body), lambda data, _: parts.append(data))
+            async with asyncio.timeout(self.timeout):
+                response = await self.pool.exchange(
+                    self.request(method, path, body), lambda data, _: parts.append(data)
+                )
+        except TimeoutError as error:
+            raise UserError(f"the server at {self.url} does not answer within {self.timeout:g} s") from error
         except OSError as error:
             raise UserError(f"no server answers at {self.url}: {error}") from error
         return Response(response.status, b"".join(parts) or response.body)
@@ -51,11 +57,10 @@ class Address:
 class Target:
     """One model of one server."""
 
-    def __init__(self, address: Address, dialect: Dialect, timeout: float) -> None:
+    def __init__(self, address: Address, dialect: Dialect) -> None:
         self.dialect = dialect
         self.url = address.url
         self._address = address
-        self._timeout = timeout
 
     def encode(self, turn: Turn) -> bytes:
         return self._address.request("POST", self.dialect.path, self.dialect.body(turn))
@@ -65,7 +70,7 @@ class Target:
         reader = EventReader()
         sent = time.perf_counter()
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._address.timeout):
                 response = await self._address.pool.exchange(request, reader.feed)
             error = _verdict(response, reader)
         except BrokenResponse:
@@ -80,11 +85,11 @@ class Target:
 @asynccontextmanager
 async def opened(url: str, model: str | None, chat: bool, api_key: str | None, timeout: float) -> AsyncIterator[Target]:
     """Find out what the server serves and understands. Raises UserError if it is no such server."""
-    address = Address(url, api_key)
+    address = Address(url, api_key, timeout)
     try:
         name = model or await _first_model(address)
         dialect = await learn_dialect(name, chat, lambda path, body: address.ask("POST", path, body))
-        yield Target(address, dialect, timeout)
+        yield Target(address, dialect)
     finally:
         address.pool.close()
 

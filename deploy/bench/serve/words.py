@@ -28,7 +28,11 @@ def token_ids(pieces: Iterable[Piece]) -> list[int]:
 
 def text(pieces: Iterable[Piece]) -> str:
     """One word for each token of the pieces."""
-    return "".join(f" {WORDS[index]}" for piece in pieces for index in _drawn(piece, len(WORDS)).tolist())
+    return spelled(WORDS[index] for piece in pieces for index in _drawn(piece, len(WORDS)).tolist())
+
+
+def spelled(words: Iterable[str]) -> str:
+    return "".join(f" {word}" for word in words)
 
 
 def _drawn(piece: Piece, below: int) -> npt.NDArray[np.int64]:

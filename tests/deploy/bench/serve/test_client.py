@@ -160,6 +160,18 @@ def test_a_server_that_does_not_know_ignore_eos_is_not_sent_it() -> None:
         assert server.streamed[0]["model"] == MODEL
 
 
+def test_a_server_that_hangs_before_the_run_is_an_error() -> None:
+    with openai_server(Behaviour(hangs=True)) as server, pytest.raises(UserError, match="does not answer within"):
+        load(server, one_by_one(1), timeout=0.2)
+
+
+def test_words_that_are_several_tokens_each_are_taken_fewer() -> None:
+    with openai_server(Behaviour(takes_ids=False, tokens_per_word=2, overhead=4)) as server:
+        (outcome,) = load(server, one_by_one(1)).outcomes
+    assert len(server.streamed[0]["prompt"].split()) == 48
+    assert outcome.prompt_tokens == 100
+
+
 def test_the_api_key_is_sent() -> None:
     with openai_server(Behaviour(api_key="secret")) as server:
         assert load(server, one_by_one(1), api_key="secret").outcomes[0].error is None
