@@ -18,7 +18,7 @@ def progress_bar(title: str, requests: int, quiet: bool) -> Iterator[Done]:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TaskProgressColumn())
     counts = TextColumn("{task.fields[seen]}")
-    bar = Progress(*columns, TimeElapsedColumn(), counts, console=console, transient=True, refresh_per_second=4)
+    bar = Progress(*columns, TimeElapsedColumn(), counts, console=console, transient=True, refresh_per_second=2)
     bar.disable = quiet or not console.is_terminal
     tokens = errors = 0
 
