@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from struct import Struct
 
 import numpy as np
+from numpy.typing import NDArray
 
 NOTE_BITS = 48
 NOTE = (1 << NOTE_BITS) - 1
@@ -25,7 +26,7 @@ class BlockTable:
     """At most `max_blocks` entries. `cells` alternates marks (0: free) and values; a free slot's value is 0."""
 
     def __init__(self, max_blocks: int) -> None:
-        num_slots = 1 << (max_blocks * 4 // 3).bit_length()  # at most three quarters full
+        num_slots = 1 << (max_blocks * 3 // 2).bit_length()  # at most two thirds full
         self._slots = np.zeros((num_slots, 2), np.uint64)
         self.cells: memoryview[int] = self._slots.reshape(-1).data
         self._last = 2 * num_slots - 2
@@ -93,17 +94,38 @@ class BlockTable:
 
     def _thin_out(self) -> list[int]:
         """Delete the oldest eighth of the next region. Hashing makes every region a fair sample of the table."""
-        region = self._slots[self._hand : self._hand + REGION_SLOTS]
-        self._hand = (self._hand + REGION_SLOTS) % len(self._slots)
-        entries = region[region[:, 0] != 0]
+        region = self._next_region()
+        entries = self._slots[region]
+        entries = entries[entries[:, 0] != 0]
         if not len(entries):
             return []
-        ages = (np.uint64(self._now() % AGES) - (entries[:, 1] >> np.uint64(NOTE_BITS))) % np.uint64(AGES)
+        times = (entries[:, 1] >> np.uint64(NOTE_BITS)).astype(np.uint16)
+        ages = np.uint16(self._now() % AGES) - times
         oldest = np.argsort(ages, kind="stable")[-(len(entries) // 8 + 1) :]
-        for mark in entries[oldest, 0].tolist():
-            self.delete(self.find(mark.to_bytes(16, "little")))
         notes: list[int] = (entries[oldest, 1] & np.uint64(NOTE)).tolist()
+        self._refill(region, np.delete(entries, oldest, axis=0))
+        self._size -= len(notes)
         return notes
+
+    def _next_region(self) -> NDArray[np.int64]:
+        """Consecutive slots, from a free one to before a free one, so that every entry's place is among them."""
+        num_slots = len(self._slots)
+        slots = (self._hand + np.arange(min(REGION_SLOTS, num_slots))) % num_slots
+        self._hand = (self._hand + REGION_SLOTS) % num_slots
+        free = np.flatnonzero(self._slots[slots, 0] == 0)
+        if len(slots) == num_slots:
+            return np.roll(slots, -free[0])
+        return slots[free[0] : free[-1]] if len(free) else slots[:0]
+
+    def _refill(self, region: NDArray[np.int64], entries: NDArray[np.uint64]) -> None:
+        """Put the entries back, each as near to its place as those allow that want an earlier one."""
+        wanted = ((entries[:, 0] & np.uint64(self._last)) >> np.uint64(1)).astype(np.int64)
+        wanted = (wanted - region[0]) % len(self._slots)
+        order = np.argsort(wanted, kind="stable")
+        numbers = np.arange(len(order))
+        places = np.maximum.accumulate(wanted[order] - numbers) + numbers
+        self._slots[region] = 0
+        self._slots[region[places]] = entries[order]
 
     def _now(self) -> int:
         return self._uses * 1024 // self._max_blocks

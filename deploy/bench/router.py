@@ -12,7 +12,7 @@ from typing import Any
 
 import deploy
 from cluster.router.index import PrefixIndex
-from deploy.bench.router_load import Figures, Latency, Load, measure, split
+from deploy.bench.router_load import Figures, Latency, Load, Rate, measure, split
 from deploy.errors import UserError
 
 SPARE = 11 / 10  # room for the prompts that come to the blocks of a load
@@ -80,10 +80,10 @@ def lines(result: Result) -> Iterator[str]:
 
 _LABELS = (
     "memory, bytes a block",
-    "stored in runs, blocks/s",
+    "stored in runs, blocks/s (of CPU time)",
     "stored singly, blocks/s",
     "removed, blocks/s",
-    "match, {depths} holders at {depths} depths, µs p50 / p99 / max",
+    "match, {depths} holders at {depths} depths, µs p50 / p99 / max (p50 / p99 of CPU time)",
     "match, {replicas} holders at {depths} depths",
     "match, {replicas} holders at {replicas} depths",
     "match, no holder",
@@ -94,19 +94,19 @@ _LABELS = (
 def _cells(figures: Figures) -> list[str]:
     return [
         f"{figures.bytes_per_block:.0f}",
-        f"{figures.stored_per_second:,.0f}",
-        f"{figures.stored_singly_per_second:,.0f}",
-        f"{figures.removed_per_second:,.0f}",
-        _shown(figures.match_few),
-        _shown(figures.match_all),
-        _shown(figures.match_worst),
-        _shown(figures.match_unknown),
+        *map(_rate, (figures.stored, figures.stored_singly, figures.removed)),
+        *map(_latency, (figures.match_few, figures.match_all, figures.match_worst, figures.match_unknown)),
         f"{figures.forget_ms:.1f}",
     ]
 
 
-def _shown(latency: Latency) -> str:
-    return f"{latency.p50:,.0f} / {latency.p99:,.0f} / {latency.max:,.0f}"
+def _rate(rate: Rate) -> str:
+    return f"{rate.per_second:,.0f} ({rate.per_cpu_second:,.0f})"
+
+
+def _latency(latency: Latency) -> str:
+    clock = f"{latency.p50:,.0f} / {latency.p99:,.0f} / {latency.max:,.0f}"
+    return f"{clock} ({latency.cpu_p50:,.0f} / {latency.cpu_p99:,.0f})"
 
 
 def _measure_dynamo(python: Path, load: Load) -> Figures:
@@ -125,6 +125,9 @@ def _measure_dynamo(python: Path, load: Load) -> Figures:
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
         raise UserError(f"--dynamo-python {python} could not measure ai-dynamo-runtime: {reason[0]}")
-    figures: dict[str, Any] = json.loads(done.stdout)
-    latencies = {key: Latency(**value) for key, value in figures.items() if isinstance(value, dict)}
-    return Figures(**{**figures, **latencies})
+    return _figures(json.loads(done.stdout))
+
+
+def _figures(raw: dict[str, Any]) -> Figures:
+    kinds = {name: Rate if "per_second" in value else Latency for name, value in raw.items() if isinstance(value, dict)}
+    return Figures(**{**raw, **{name: kind(**raw[name]) for name, kind in kinds.items()}})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -49,23 +50,33 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Microseconds of a match, and how many replicas the last one found."""
+    """Microseconds of a match by the clock, the same of CPU time, and how many replicas the last one found."""
 
     p50: float
     p99: float
     max: float
+    cpu_p50: float
+    cpu_p99: float
     found: int
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """Blocks a second by the clock, and a second of CPU time: these differ where a machine is shared."""
+
+    per_second: float
+    per_cpu_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
-    """Rates are blocks a second. A prompt's holders: `few`, one for each depth; `all` replicas; `worst`, all, each with
+    """A prompt's holders: `few`, one for each depth; `all` replicas; `worst`, all, each with
     a depth of its own; or none, `unknown`."""
 
     bytes_per_block: float
-    stored_per_second: float
-    stored_singly_per_second: float
-    removed_per_second: float
+    stored: Rate
+    stored_singly: Rate
+    removed: Rate
     match_few: Latency
     match_all: Latency
     match_worst: Latency
@@ -85,14 +96,14 @@ def measure(index: Index, load: Load) -> Figures:
     unknown = [random.randbytes(KEY_BYTES * load.prompt_blocks)]
     return Figures(
         bytes_per_block=size,
-        stored_per_second=stored,
+        stored=stored,
         match_few=_latency(index, few, load.matches),
         match_all=_latency(index, every, load.matches),
         match_worst=_latency(index, worst, load.matches),
         match_unknown=_latency(index, unknown, load.matches),
-        stored_singly_per_second=_rate(index, (index.stored(*block) for block in _singles(load)), 1),
-        removed_per_second=_rate(index, (index.removed(*run) for run in _evictions(load)), RUN_BLOCKS),
-        forget_ms=1e3 * _seconds(lambda: index.forget(0)),
+        stored_singly=_rate(index, (index.stored(*block) for block in _singles(load)), 1),
+        removed=_rate(index, (index.removed(*run) for run in _evictions(load)), RUN_BLOCKS),
+        forget_ms=1e3 * _timed(partial(index.forget, 0))[0],
     )
 
 
@@ -134,28 +145,30 @@ def _add_prompt(index: Index, load: Load, random: Random, holders: int, places: 
     return raw
 
 
-def _rate(index: Index, events: Iterator[Any], blocks: int) -> float:
-    seconds, count = 0.0, 0
+def _rate(index: Index, events: Iterator[Any], blocks: int) -> Rate:
+    seconds, cpu_seconds, count = 0.0, 0.0, 0
     while batch := list(islice(events, BATCH)):
-        started = time.perf_counter()
-        index.apply(batch)
-        seconds += time.perf_counter() - started
-        count += len(batch)
-    return blocks * count / seconds
+        taken = _timed(partial(index.apply, batch))
+        seconds, cpu_seconds, count = seconds + taken[0], cpu_seconds + taken[1], count + len(batch)
+    return Rate(blocks * count / seconds, blocks * count / cpu_seconds)
 
 
 def _latency(index: Index, prompts: Sequence[bytes], matches: int) -> Latency:
-    times, found = [], 0
+    times, cpu_times, found = [], [], 0
     for number in range(matches):
         prompt = index.prompt(prompts[number % len(prompts)])
-        started = time.perf_counter()
+        cpu_started, started = time.process_time(), time.perf_counter()
         found = index.match(prompt)
         times.append(1e6 * (time.perf_counter() - started))
+        cpu_times.append(1e6 * (time.process_time() - cpu_started))
     times.sort()
-    return Latency(times[len(times) // 2], times[int(len(times) * 0.99)], times[-1], found)
+    cpu_times.sort()
+    half, most = matches // 2, int(matches * 0.99)
+    return Latency(times[half], times[most], times[-1], cpu_times[half], cpu_times[most], found)
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
+def _timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by the clock, and of CPU time on all threads."""
+    cpu_started, started = time.process_time(), time.perf_counter()
     call()
-    return time.perf_counter() - started
+    return time.perf_counter() - started, time.process_time() - cpu_started

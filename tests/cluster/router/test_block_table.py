@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,3 +47,20 @@ def test_room_is_made_of_what_was_used_longest_ago():
     assert table.make_room(9) == []
     assert sorted(table.make_room(16)) == list(range(10, 17))
     assert len(table) == 48
+
+
+@pytest.mark.parametrize("max_blocks", [1, 2, 5, 700, 9_000])
+def test_what_stays_is_found_and_what_goes_is_not(max_blocks):
+    table, random, model = BlockTable(max_blocks), Random(max_blocks), {}
+    for note in range(1, 4 * max_blocks):
+        for gone in table.make_room(1):
+            del model[gone]
+        model[note] = random.randbytes(16)
+        (cell,) = table.claim([model[note]])
+        table.cells[cell] = note | table.use(1)
+        if note % 3 == 0 and (old := next(iter(model))) != note:
+            table.delete(table.find(model.pop(old)))
+        assert len(table) == len(model) <= max_blocks
+    found = {table.cells[table.find(key) + 1] & NOTE: key for key in model.values()}
+    assert found == model
+    assert table.cells[table.find(random.randbytes(16)) + 1] == 0

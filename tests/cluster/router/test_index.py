@@ -257,7 +257,7 @@ def fill(index: PrefixIndex, holder: str, chains: int, length: int = 16) -> list
 def test_never_holds_more_blocks_than_it_may(max_blocks):
     index = index_of("a", "b", max_blocks=max_blocks)
     for _ in range(3):
-        for keys in fill(index, "a", 100):
+        for keys in fill(index, "a", 70):
             index.store("b", keys)
             assert len(index) <= max_blocks
     assert len(index) >= max_blocks * 3 // 4

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.router import OurIndex, as_json, lines, run
+from deploy.bench.router import OurIndex, _figures, as_json, lines, run
 from deploy.bench.router_load import Load, measure, split
 from deploy.errors import UserError
 
@@ -21,7 +21,7 @@ def test_every_question_finds_the_holders_that_it_is_about():
     found = [figures.match_few, figures.match_all, figures.match_worst, figures.match_unknown]
     assert [latency.found for latency in found] == [4, 20, 20, 0]
     assert all(0 < latency.p50 <= latency.p99 <= latency.max for latency in found)
-    assert min(figures.stored_per_second, figures.stored_singly_per_second, figures.removed_per_second) > 0
+    assert min(rate.per_second for rate in (figures.stored, figures.stored_singly, figures.removed)) > 0
 
 
 class Recorded(OurIndex):
@@ -57,7 +57,8 @@ def test_without_another_system_ours_is_told_alone():
 
 def test_another_system_stands_beside_ours():
     result = run(TINY, None)
-    both = replace(result, dynamo=replace(result.ours, bytes_per_block=123.0))
+    told = {**as_json(result)["ours"], "bytes_per_block": 123.0}
+    both = replace(result, dynamo=_figures(json.loads(json.dumps(told))))
     assert "| 123 |" in list(lines(both))[4]
 
 
