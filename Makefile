@@ -1,9 +1,11 @@
-# Every target sets itself up. PYTHON chooses the interpreter, MODEL what to serve, ARGS further options:
+# Every target sets itself up. PYTHON chooses the interpreter, MODEL what to serve, FAULTS how many replicas `make soak`
+# kills or stops, ARGS further options:
 #   make serve MODEL=path/to/model.gguf ARGS="--port 8080"
 
 PYTHON ?= python3
 MODEL  ?=
 ARGS   ?=
+FAULTS ?= 12
 BIN    := .venv/bin
 STAMP  := .venv/.set-up
 
@@ -28,6 +30,7 @@ test-fast: setup
 	$(BIN)/pytest -m "not slow" $(ARGS)
 
 soak: setup
+	MOBULA_SOAK=$(FAULTS) $(BIN)/pytest -s tests/cluster/test_failover.py
 	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/pytest tests/cluster/test_serve_ranks.py -k lost_rank || exit 1; done
 
 lint: setup

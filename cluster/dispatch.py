@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 RECOVERY_SECONDS = 15.0
 WAIT_SECONDS = 1.0
+MAX_SESSION = 128
 
 
 class Dispatcher:
@@ -52,8 +53,9 @@ class Dispatcher:
         self.move_after = move_after
         self.on_break = on_break
 
-    def dispatch(self, request: GenerateRequest, feed: TokenFeed, session: str | None = None) -> Dispatch:
-        return Dispatch(self, request, feed, session)
+    def dispatch(self, request: GenerateRequest, feed: TokenFeed, caller: str, session: str | None) -> Dispatch:
+        """`session` is the caller's name for the conversation, if it has one."""
+        return Dispatch(self, request, feed, f"{caller}/{session[:MAX_SESSION]}" if session else None)
 
 
 class Dispatch:

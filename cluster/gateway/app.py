@@ -20,6 +20,7 @@ from cluster.gateway.chat import answer_chat, prepare_chat
 from cluster.gateway.completions import answer_completion, prepare_completion
 from cluster.gateway.disconnect import CancelOnDisconnect
 from cluster.gateway.errors import ApiError, error_object
+from cluster.gateway.farewell import FarewellMiddleware
 from cluster.gateway.guard import PROBES, Guard
 from cluster.gateway.limits import RATE_HEADERS
 from cluster.gateway.protocol import ChatRequest, CompletionRequest, SamplingFields
@@ -61,6 +62,7 @@ def _add_door(app: FastAPI, gateway: GatewayService) -> None:
             allow_headers=("*",),
             expose_headers=EXPOSED_HEADERS,
         )
+    app.add_middleware(FarewellMiddleware, farewell=gateway.farewell)
 
 
 def _add_inference(app: FastAPI, gateway: GatewayService) -> None:

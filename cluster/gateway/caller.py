@@ -16,10 +16,12 @@ class Permit(Protocol):
 
 @dataclass(slots=True)
 class Caller:
-    """Lives as long as one HTTP request. `headers` go out with the response; `used_tokens` are those of the prompts
-    that were begun and of the answers that were sent."""
+    """Lives as long as one HTTP request. `session` is what the caller calls the conversation that it belongs to.
+    `headers` go out with the response; `used_tokens` are those of the prompts that were begun and of the answers that
+    were sent."""
 
     name: str
+    session: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     permit: Permit | None = None
     used_tokens: int = 0

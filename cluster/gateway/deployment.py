@@ -12,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 
 from cluster.bus_client import BusClient
 from cluster.gateway.app import build_app
+from cluster.gateway.farewell import QUIET_SECONDS
 from cluster.gateway.service import GatewayService, GatewaySettings
 from cluster.ingress import Ingress
 from cluster.logs import configure_logging
@@ -53,20 +54,25 @@ class Gateway:
             raise RuntimeError("the gateway's HTTP server has ended")
 
     async def __del__(self) -> None:
-        """Take no new connections, and let the open streams end."""
+        """Take no new connections, let the open streams end, and send their clients to other gateways."""
         if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
+            for listener in self._server.servers:
+                listener.close()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._serving, DRAIN_SECONDS)
+                await asyncio.wait_for(self._service.farewell.wait_for_quiet(), DRAIN_SECONDS)
+            self._server.should_exit = True
+            await self._serving
         self._service.close()
 
 
 def gateway_deployment(num_replicas: int) -> serve.Deployment:
+    """In an update a new gateway is up before the old one leaves."""
     return serve.deployment(
         name="gateway",
+        max_surge_percent=100,
         num_replicas=num_replicas,
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
-        graceful_shutdown_timeout_s=DRAIN_SECONDS,
+        graceful_shutdown_timeout_s=DRAIN_SECONDS + QUIET_SECONDS,
         graceful_shutdown_wait_loop_s=0.1,
         ray_actor_options={"num_cpus": 0},
     )(Gateway)

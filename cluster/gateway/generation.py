@@ -57,7 +57,7 @@ class Generation:
         self._arrival = ticket.arrival
         self._is_let_in = False
         self._feed = TokenFeed()
-        self._dispatch = model.dispatcher.dispatch(request, self._feed)
+        self._dispatch = model.dispatcher.dispatch(request, self._feed, caller.name, caller.session)
         self._call: asyncio.Task[Finished | Refused | None] | None = None
 
     async def deltas(self) -> AsyncGenerator[Delta]:

@@ -27,6 +27,9 @@ REFUSAL = error_object(
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="mobula"'}
 
 
+SESSION_HEADER = "x-session-id"  # requests of one session had better meet the same replica
+
+
 class Guard:
     """ASGI middleware. What stands behind it finds the `Caller` in the request's state; when the answer has been sent,
     or the request has ended in whatever other way, the caller gives back what it holds. Preflights never carry a
@@ -47,7 +50,7 @@ class Guard:
             self._metrics.refusals.labels(UNKNOWN_MODEL, "api_key").inc()
             await JSONResponse(REFUSAL, 401, CHALLENGE)(scope, receive, send)
             return
-        caller = Caller(name)
+        caller = Caller(name, Headers(scope=scope).get(SESSION_HEADER))
         scope.setdefault("state", {})["caller"] = caller
         try:
             await self._app(scope, receive, _with_headers(caller, send))

@@ -17,6 +17,7 @@ from cluster.dispatch import Dispatcher
 from cluster.failover import Broken
 from cluster.fleet import Fleet
 from cluster.gateway.errors import ApiError
+from cluster.gateway.farewell import Farewell
 from cluster.gateway.gate import Gate
 from cluster.gateway.limits import RateLimits
 from cluster.gateway.settings import AdmissionSettings, DoorSettings
@@ -66,6 +67,7 @@ class GatewayService:
         self.metrics = GatewayMetrics(bus.loads, lambda: bus.lost_messages)
         self.limits = RateLimits(settings.door.limits, self.metrics)
         self.models: dict[str, ModelService] = {}
+        self.farewell = Farewell()
         self._text_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
 
     def model(self, name: str) -> ModelService:

@@ -44,8 +44,8 @@ def deploy(serve_cluster, tmp_path_factory):
     args = {"checkpoint": str(checkpoint), "port": port}
     client = serve_cluster.context._get_global_client()
 
-    def change(blocking: bool = False, **options) -> str:
-        client.deploy_apps(configuration("failover", args, **options), _blocking=blocking)
+    def change(blocking: bool = False, version: int = 0, **options) -> str:
+        client.deploy_apps(configuration("failover", args | {"version": version}, **options), _blocking=blocking)
         return f"http://127.0.0.1:{port}"
 
     yield change
@@ -140,8 +140,9 @@ async def test_no_stream_is_cut_when_replicas_come_and_go(url, deploy, bodies, u
         await all_ready(url, 3)
 
 
-async def test_no_stream_is_cut_by_a_rolling_update(url, deploy, bodies, undisturbed):
+async def test_no_stream_is_cut_by_a_rolling_update_of_the_gateway_and_all_replicas(url, deploy, bodies, undisturbed):
     old = frozenset(engines())
     async with load(url, bodies, undisturbed):
-        deploy(num_replicas=3, ray_actor_options={"num_cpus": 0.5})
+        deploy(num_replicas=3, version=1)
         await all_ready(url, 3, but=old)
+        await asyncio.sleep(5)

@@ -20,7 +20,7 @@ MOVE_AFTER = 1.0
 
 
 def tiny_application(args: dict[str, Any]) -> Application:
-    """`args`: the checkpoint and the gateway's port."""
+    """`args`: the checkpoint and the gateway's port; anything else makes it another version."""
     ingress = Ingress("gateway", "127.0.0.1", int(args["port"]))
     replica = replica_deployment("model-tiny", 3, TINY_ENGINE).bind(ReplicaSpec(args["checkpoint"], TINY_ENGINE))
     return gateway_deployment(1).bind({"tiny": replica}, GatewaySettings(move_after=MOVE_AFTER), ingress)
