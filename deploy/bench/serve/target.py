@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -26,9 +26,7 @@ class Address:
     def __init__(self, url: str, api_key: str | None, timeout: float) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         self.timeout = timeout
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"{url} is no address of a server: it must be like http://127.0.0.1:8000")
+        parts = _split(self.url)
         self.pool = Pool(parts)
         self._prefix = parts.path
         self._headers = f"Host: {parts.netloc}\r\nContent-Type: application/json\r\n"
@@ -92,6 +90,15 @@ async def opened(url: str, model: str | None, chat: bool, api_key: str | None, t
         yield Target(address, dialect)
     finally:
         address.pool.close()
+
+
+def _split(url: str) -> SplitResult:
+    """Raises UserError if this is no address."""
+    with suppress(ValueError):  # of a port that is no port
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    raise UserError(f"{url} is no address of a server: it must be like http://127.0.0.1:8000")
 
 
 async def _first_model(address: Address) -> str:

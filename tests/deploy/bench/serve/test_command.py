@@ -127,7 +127,7 @@ def test_a_mistake_is_one_sentence(arguments: list[str], said: str) -> None:
 
 
 def test_what_is_no_address_is_refused() -> None:
-    for url in ("nonsense", "ftp://127.0.0.1", "http://"):
+    for url in ("nonsense", "ftp://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:port"):
         with pytest.raises(UserError, match="no address"):
             bench(url)
 
