@@ -44,14 +44,16 @@ class OpenAIServer:
     stop: Callable[[], None] = field(init=False)
     streamed: list[dict[str, Any]] = field(default_factory=list)
     under_way: int = 0
+    connections: int = 0
     _now: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
             while True:
                 path, headers, body = await _read_request(reader)
                 await self._answer(path, headers, body, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()

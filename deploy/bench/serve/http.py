@@ -38,7 +38,8 @@ class _Exchange:
 
     def __init__(self, sink: Sink) -> None:
         self.response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-        self.parser = httptools.HttpResponseParser(self)
+        self.keep_alive = False
+        self._parser = httptools.HttpResponseParser(self)
         self._sink = sink
         self._now = 0.0
         self._begun = False
@@ -49,21 +50,21 @@ class _Exchange:
     def feed(self, data: bytes, now: float) -> None:
         self._begun, self._now = True, now
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(f"this is no HTTP: {error}")
 
     def end(self, error: Exception | None) -> None:
         """The connection is lost: a fault, unless the body was to last until then."""
         if self._status and not self._delimited and error is None:
-            self.on_message_complete()
+            self._complete()
         self._fail(str(error or "the server closed the connection"))
 
     def on_header(self, name: bytes, _: bytes) -> None:
         self._delimited = self._delimited or name.lower() in (b"content-length", b"transfer-encoding")
 
     def on_headers_complete(self) -> None:
-        self._status = self.parser.get_status_code()
+        self._status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
         if self._status == 200:
@@ -72,6 +73,10 @@ class _Exchange:
             self._body += body
 
     def on_message_complete(self) -> None:
+        self.keep_alive = self._parser.should_keep_alive()  # it does not know any more once this returns
+        self._complete()
+
+    def _complete(self) -> None:
         if not self.response.done():
             self.response.set_result(Response(self._status, self._body))
 
@@ -99,7 +104,7 @@ class Connection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """Whether another exchange may follow the last one."""
-        return self._transport is not None and self._exchange is not None and self._exchange.parser.should_keep_alive()
+        return self._transport is not None and self._exchange is not None and self._exchange.keep_alive
 
     def close(self) -> None:
         if self._transport is not None:

@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from urllib.parse import urlsplit
 
 import pytest
 
 from deploy.bench.serve.events import EventReader
 from deploy.bench.serve.generator import Run, closed_loop, open_loop
+from deploy.bench.serve.http import BrokenResponse, Pool, Response
 from deploy.bench.serve.target import Target, opened
 from deploy.bench.serve.workload import Conversation, Piece, Turn
 from deploy.errors import UserError
@@ -177,6 +179,51 @@ def test_the_api_key_is_sent() -> None:
         assert load(server, one_by_one(1), api_key="secret").outcomes[0].error is None
         with pytest.raises(UserError, match="status 401: a key is needed"):
             load(server, one_by_one(1))
+
+
+def exchange_with(answer: bytes, requests: int = 1) -> tuple[list[Response], bytes, int]:
+    """What comes of requests to a server that sends `answer` and hangs up: responses, bodies, connections."""
+    connections = 0
+    bodies: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async def run() -> list[Response]:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            pool = Pool(urlsplit(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+            return [
+                await pool.exchange(b"GET / HTTP/1.1\r\n\r\n", lambda body, _: bodies.append(body))
+                for _ in range(requests)
+            ]
+
+    return asyncio.run(run()), b"".join(bodies), connections
+
+
+def test_a_body_may_last_until_the_server_hangs_up() -> None:
+    responses, body, connections = exchange_with(b"HTTP/1.0 200 OK\r\n\r\none, two", requests=2)
+    assert [response.status for response in responses] == [200, 200]
+    assert (body, connections) == (b"one, two" * 2, 2)
+
+
+def test_a_body_that_ends_before_its_length_is_broken() -> None:
+    with pytest.raises(BrokenResponse):
+        exchange_with(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nnine")
+
+
+def test_the_body_of_an_error_is_kept() -> None:
+    (response,), body, _ = exchange_with(b"HTTP/1.1 429 x\r\nContent-Length: 4\r\n\r\nlate")
+    assert (response.status, response.body, body) == (429, b"late", b"")
+
+
+def test_a_connection_is_used_again() -> None:
+    with openai_server() as server:
+        load(server, one_by_one(5))
+    assert server.connections == 1
 
 
 STREAM = (
