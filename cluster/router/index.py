@@ -2,8 +2,8 @@
 
 Keys are chained (`replicas.kv.prefix`), so salt, model and adapter are in every key, and a replica that holds a block
 holds, as a rule, all blocks before it: the holders only become fewer along a chain. `match` therefore searches the
-chain for the places where they do, and skips what lies between two blocks with equal holders. Each block also says
-how far the run reaches with which it was last stored: most often that is where holders end.
+chain for the places where they do, and skips what lies between two blocks with equal holders. Each block also
+says how far its holders reached when they were last stored together: where nothing was removed, they end there.
 
 One thread. The memory is bounded: 24 to 48 bytes for each block that there is room for (16 a slot, of which a third to
 two thirds can be taken), the least recently used out. What is lost that way is credit that a replica deserved; none is
@@ -20,7 +20,7 @@ import numpy as np
 from cluster.router.block_table import NOTE, BlockTable
 from cluster.router.holder_sets import NOBODY, HolderSets
 
-# A block's note: the name of the set of its holders, and above that how many blocks of its run follow.
+# A block's note: the name of the set of its holders, and above that how many blocks followed that had the same.
 NAME_BITS = REACH_BITS = 24
 NAME = MAX_REACH = (1 << NAME_BITS) - 1
 
@@ -76,21 +76,23 @@ class PrefixIndex:
         if not (bit := self._bits.get(holder)):
             return
         most = max(1, self._max_blocks // 8)
-        for end in range(len(keys), 0, -most):
-            self._store_run(bit, keys[max(0, end - most) : end], len(keys) - end)
+        for end in range(len(keys), 0, -most):  # the beginning last: it is to go last
+            self._store_run(bit, keys[max(0, end - most) : end])
 
-    def _store_run(self, bit: int, keys: Sequence[bytes], reach: int) -> None:
+    def _store_run(self, bit: int, keys: Sequence[bytes]) -> None:
         for note in self._table.make_room(len(keys)):
-            self._sets.move(note & NAME, 0)
+            self._sets.move(note & NAME, NOBODY)
         time = self._table.use(len(keys))
         cells, sets = self._table.cells, self._sets
         claimed = dict.fromkeys(self._table.claim(keys))  # each once
         names = [cells[cell] & NAME for cell in claimed]
         joined = {name: sets.move(name, sets.masks[name] | bit, count) for name, count in Counter(names).items()}
+        behind, reach = NOBODY, 0
         for cell, name in zip(reversed(claimed), reversed(names), strict=True):
-            ends = min(reach, cells[cell] >> NAME_BITS & MAX_REACH) if name else reach
-            cells[cell] = joined[name] | ends << NAME_BITS | time
-            reach += 1
+            holders = joined[name]
+            reach = min(reach + 1, MAX_REACH) if holders == behind else 0
+            cells[cell] = holders | reach << NAME_BITS | time
+            behind = holders
 
     def remove(self, holder: str, keys: Sequence[bytes]) -> None:
         """`holder` has these blocks no more."""
@@ -129,8 +131,8 @@ class PrefixIndex:
     def _steps(self, keys: Sequence[bytes]) -> list[tuple[int, int]]:
         """Where holders end, from the front: (blocks, those who have so many or more).
 
-        Bisects, and tries first whether holders end where the run does, as they do if nothing was removed: two reads
-        for each place then, and at most twice as many reads as without, k·log2(n/k) for k places in n keys.
+        Bisects, and tries first whether holders still end where they did. If so, two or three reads tell each place;
+        if not, it takes at most twice as many as without, which are k·log2(n/k) for k places in n keys.
         """
         if not keys:
             return []

@@ -84,6 +84,7 @@ _LABELS = (
     "stored singly, blocks/s",
     "removed, blocks/s",
     "match, {depths} holders at {depths} depths, µs p50 / p99 / max (p50 / p99 of CPU time)",
+    "match, the same after evictions",
     "match, {replicas} holders at {depths} depths",
     "match, {replicas} holders at {replicas} depths",
     "match, no holder",
@@ -95,7 +96,10 @@ def _cells(figures: Figures) -> list[str]:
     return [
         f"{figures.bytes_per_block:.0f}",
         *map(_rate, (figures.stored, figures.stored_singly, figures.removed)),
-        *map(_latency, (figures.match_few, figures.match_all, figures.match_worst, figures.match_unknown)),
+        *map(
+            _latency,
+            (figures.match_few, figures.match_cut, figures.match_all, figures.match_worst, figures.match_unknown),
+        ),
         f"{figures.forget_ms:.1f}",
     ]
 

@@ -70,14 +70,15 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A prompt's holders: `few`, one for each depth; `all` replicas; `worst`, all, each with
-    a depth of its own; or none, `unknown`."""
+    """A prompt's holders: `few`, one for each depth; as many that are `cut` short, since ends were evicted; `all`
+    replicas; `worst`, all, each with a depth of its own; or none, `unknown`."""
 
     bytes_per_block: float
     stored: Rate
     stored_singly: Rate
     removed: Rate
     match_few: Latency
+    match_cut: Latency
     match_all: Latency
     match_worst: Latency
     match_unknown: Latency
@@ -91,6 +92,7 @@ def measure(index: Index, load: Load) -> Figures:
     stored = _rate(index, (index.stored(*run) for run in _runs(load, load.blocks)), RUN_BLOCKS)
     size = (resident_bytes() - before) / load.blocks
     few = [_add_prompt(index, load, random, load.depths, load.depths) for _ in range(load.prompts)]
+    cut = [_add_prompt(index, load, random, load.depths, load.depths, cut=True) for _ in range(load.prompts)]
     every = [_add_prompt(index, load, random, load.replicas, load.depths) for _ in range(2)]
     worst = [_add_prompt(index, load, random, load.replicas, load.replicas)]
     unknown = [random.randbytes(KEY_BYTES * load.prompt_blocks)]
@@ -98,6 +100,7 @@ def measure(index: Index, load: Load) -> Figures:
         bytes_per_block=size,
         stored=stored,
         match_few=_latency(index, few, load.matches),
+        match_cut=_latency(index, cut, load.matches),
         match_all=_latency(index, every, load.matches),
         match_worst=_latency(index, worst, load.matches),
         match_unknown=_latency(index, unknown, load.matches),
@@ -137,12 +140,15 @@ def _evictions(load: Load) -> Iterator[tuple[int, bytes]]:
         yield replica, b"".join(reversed(split(raw)))
 
 
-def _add_prompt(index: Index, load: Load, random: Random, holders: int, places: int) -> bytes:
-    raw = random.randbytes(KEY_BYTES * load.prompt_blocks)
-    depths = random.sample(range(1, load.prompt_blocks + 1), places)
+def _add_prompt(index: Index, load: Load, random: Random, holders: int, places: int, cut: bool = False) -> bytes:
+    keys = split(random.randbytes(KEY_BYTES * load.prompt_blocks))
+    depths = random.sample(range(1, load.prompt_blocks), places)
     for number, replica in enumerate(random.sample(range(load.replicas), holders)):
-        index.apply([index.stored(replica, raw[: KEY_BYTES * depths[number % places]])])
-    return raw
+        depth = depths[number % places]
+        index.apply([index.stored(replica, b"".join(keys if cut else keys[:depth]))])
+        if cut:
+            index.apply([index.removed(replica, b"".join(keys[: depth - 1 : -1]))])
+    return b"".join(keys)
 
 
 def _rate(index: Index, events: Iterator[Any], blocks: int) -> Rate:
