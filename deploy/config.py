@@ -90,8 +90,9 @@ class EngineSection(Section):
     """Memory of the KV cache, such as 2GiB."""
     prefix_caching: bool = _DEFAULTS.prefix_caching
     """Whether a prompt reuses the blocks that an earlier one with the same beginning computed."""
-    policy: Literal["fcfs", "priority", "deadline"] = _DEFAULTS.policy
-    """Who is admitted first: first come first served, highest priority, or nearest deadline."""
+    policy: Literal["fcfs", "priority", "deadline", "shortest"] = _DEFAULTS.policy
+    """Who is computed first: first come first served, highest priority, nearest deadline, or short prompts ahead of
+    long ones (by when each would be done if it were alone)."""
     device: str = _DEFAULTS.device
     """Where the model runs: cpu, cuda or cuda:N."""
 

@@ -76,6 +76,8 @@ class Engine:
             token_ids=list(request.token_ids),
             block_keys=self._trusted_keys(request),
         )
+        if self._pace.prefill_rate:
+            sequence.prefill_seconds = self._scheduler.uncached_tokens(sequence) / self._pace.prefill_rate
         self._sequences[request.request_id] = sequence
         self._scheduler.enqueue(sequence)
 

@@ -1,8 +1,9 @@
 """Which tokens of which sequences are computed in the next step.
 
 There are no prefill and decode phases (as in vLLM's scheduler and Sarathi-Serve, Agrawal et al., OSDI 2024): every
-sequence has tokens to catch up with, and a step spends one token budget on running decodes, then on prefills under
-way, then on admissions. When KV blocks run out the least deserving sequence is preempted and recomputed later.
+sequence has tokens to catch up with, and a step spends one token budget on running decodes, then on prefills in the
+order of their rank, under way or to be admitted. When KV blocks run out the least deserving sequence is preempted and
+recomputed later.
 Pure bookkeeping: no clock, no randomness, no tensors.
 """
 
@@ -12,6 +13,7 @@ import heapq
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from replicas.config import EngineConfig
 from replicas.kv.blocks import BlockPool
@@ -21,12 +23,28 @@ from replicas.plan import Admission, StepPlan, Work
 from replicas.request import Sequence
 
 Rank = tuple[float, int]
+BEHIND_ALL: Rank = (float("inf"), 1 << 63)
 
+# "shortest" ranks by when a prompt would be done if it were alone: a short one overtakes a long one that came less than
+# their difference before it, and no prompt waits for any that came later than its own length after it.
 RANKS: dict[str, Callable[[Sequence], Rank]] = {
     "fcfs": lambda sequence: (0, sequence.order),
     "priority": lambda sequence: (sequence.request.priority, sequence.order),
     "deadline": lambda sequence: (sequence.deadline, sequence.order),
+    "shortest": lambda sequence: (sequence.arrival + sequence.prefill_seconds, sequence.order),
 }
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making: the prefill tokens that it may still take, and what it does so far."""
+
+    now: float
+    budget: int
+    rows: list[tuple[Sequence, int]] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
+    admitted: list[Admission] = field(default_factory=list)
+    num_decodes: int = 0
 
 
 class Scheduler:
@@ -59,6 +77,10 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self._waiting or self._released or self._in_flight)
 
+    def uncached_tokens(self, sequence: Sequence) -> int:
+        """Tokens of a waiting sequence that no cached block holds at present."""
+        return sequence.num_tokens - len(self._match_prefix(sequence)) * self._config.block_size
+
     def enqueue(self, sequence: Sequence) -> None:
         heapq.heappush(self._waiting, (self._rank(sequence), sequence))
 
@@ -78,31 +100,24 @@ class Scheduler:
         """The next step's work: one token for each running decode and, told how many these are, at most
         `prefill_budget` tokens for prefills. With up to `depth` steps in flight, each takes its share of the running
         sequences, and none that another one has. None if there is nothing to do."""
-        step: list[tuple[Sequence, int]] = []
         ready = [sequence for sequence in self.running if not sequence.in_flight][: -(-len(self.running) // depth)]
         decoding = sum(sequence.is_decoding for sequence in ready)
-        budget = min(prefill_budget(decoding), self._config.max_batched_tokens - decoding)
-        num_decodes, starved, work = 0, False, []
+        draft = _Draft(now, min(prefill_budget(decoding), self._config.max_batched_tokens - decoding))
+        self.admitted = []
+        starved = False
         for sequence in ready:
             if sequence.slot < 0:
                 break  # preempted for a better one above, and so are all behind it
-            is_decoding = sequence.is_decoding
-            num_tokens = 1 if is_decoding else min(sequence.num_pending, budget)
-            if num_tokens == 0:
-                continue
-            new_blocks = self._blocks_missing(sequence, sequence.num_computed + num_tokens)
-            if not self._make_room(new_blocks, sequence):
-                starved = True
-                continue
-            budget -= 0 if is_decoding else num_tokens
-            num_decodes += is_decoding
-            work.append(self._assign(sequence, num_tokens, new_blocks, step))
-        admitted = () if starved or self._preempted else self._admit_waiting(now, budget, work, step)
+            if not sequence.is_decoding and not starved:
+                self._admit_waiting(draft, self._rank(sequence))
+            starved |= not self._continue(sequence, draft)
+        if not starved:
+            self._admit_waiting(draft, BEHIND_ALL)
         released, self._released, self._preempted = tuple(self._released), [], False
-        if not work and not released:
+        if not draft.work and not released:
             return None
-        self._in_flight.append(step)
-        return StepPlan(released, admitted, tuple(work), num_decodes)
+        self._in_flight.append(draft.rows)
+        return StepPlan(released, tuple(draft.admitted), tuple(draft.work), draft.num_decodes)
 
     def apply(self, sampled: list[int | None]) -> list[Sequence]:
         """Record the results of the oldest step in flight, one entry for each work row of its plan (None where
@@ -130,13 +145,29 @@ class Scheduler:
         for sequence in self.running:
             assert sequence.num_computed <= len(sequence.block_ids) * self._config.block_size, "tokens without blocks"
 
-    def _assign(self, sequence: Sequence, num_tokens: int, new_blocks: int, step: list[tuple[Sequence, int]]) -> Work:
-        step.append((sequence, num_tokens))
-        sequence.in_flight = True
+    def _continue(self, sequence: Sequence, draft: _Draft) -> bool:
+        """Plan the next tokens of a running sequence, if any. False if there is no room for their blocks."""
+        is_decoding = sequence.is_decoding
+        num_tokens = 1 if is_decoding else min(sequence.num_pending, draft.budget)
+        if num_tokens == 0:
+            return True
+        if not self._make_room(self._blocks_missing(sequence, sequence.num_computed + num_tokens), sequence):
+            return False
+        self._assign(sequence, num_tokens, draft)
+        draft.num_decodes += is_decoding
+        draft.budget -= 0 if is_decoding else num_tokens
+        return True
+
+    def _assign(self, sequence: Sequence, num_tokens: int, draft: _Draft) -> None:
+        """Compute the next `num_tokens` tokens of a sequence in this step."""
+        num_computed = sequence.num_computed + num_tokens
+        new_blocks = self._blocks_missing(sequence, num_computed)
         new_block_ids = self._pool.allocate(new_blocks) if new_blocks else []
         sequence.block_ids += new_block_ids
-        self._publish(sequence, sequence.num_computed + num_tokens)
-        return Work(sequence.slot, num_tokens, tuple(new_block_ids))
+        sequence.in_flight = True
+        self._publish(sequence, num_computed)
+        draft.rows.append((sequence, num_tokens))
+        draft.work.append(Work(sequence.slot, num_tokens, tuple(new_block_ids)))
 
     def _blocks_missing(self, sequence: Sequence, num_tokens: int) -> int:
         return -(-num_tokens // self._config.block_size) - len(sequence.block_ids)
@@ -169,25 +200,20 @@ class Scheduler:
         self._released.append(sequence.slot)
         sequence.slot = -1
 
-    def _admit_waiting(
-        self, now: float, budget: int, work: list[Work], step: list[tuple[Sequence, int]]
-    ) -> tuple[Admission, ...]:
-        """Admit from the head of the queue while slots, blocks and budget last, and plan first chunks into `work`."""
-        admitted = []
-        self.admitted = []
-        while budget > 0 and self._waiting and self._free_slots:
-            sequence = self._waiting[0][1]
-            hits = self._match_prefix(sequence)
-            if not self._fits(sequence, hits):
-                break
+    def _admit_waiting(self, draft: _Draft, before: Rank) -> None:
+        """Admit from the head of the queue those that rank `before` some other, while slots, blocks and budget last,
+        and plan their first chunks."""
+        while draft.budget > 0 and self._waiting and self._free_slots and not self._preempted:
+            rank, sequence = self._waiting[0]
+            hits = self._match_prefix(sequence) if rank < before else []
+            if rank >= before or not self._fits(sequence, hits):
+                return
             heapq.heappop(self._waiting)
-            admitted.append(self._admit(sequence, hits, now))
+            draft.admitted.append(self._admit(sequence, hits, draft.now))
             self.admitted.append(sequence)
-            num_tokens = min(sequence.num_pending, budget)
-            budget -= num_tokens
-            new_blocks = self._blocks_missing(sequence, sequence.num_computed + num_tokens)
-            work.append(self._assign(sequence, num_tokens, new_blocks, step))
-        return tuple(admitted)
+            num_tokens = min(sequence.num_pending, draft.budget)
+            draft.budget -= num_tokens
+            self._assign(sequence, num_tokens, draft)
 
     def _fits(self, sequence: Sequence, hits: list[int]) -> bool:
         """Whether all its tokens fit beside what the prefills under way still need and a watermark, which keeps

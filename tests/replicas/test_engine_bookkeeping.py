@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +27,7 @@ def workloads(draw):
         max_running=max_running,
         max_batched_tokens=draw(st.integers(max_running, 24)),
         prefix_caching=draw(st.booleans()),
-        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        policy=draw(st.sampled_from(["fcfs", "priority", "shortest"])),
     )
     stem = draw(st.lists(st.integers(0, 5), min_size=1, max_size=20))
     requests = draw(
@@ -108,6 +109,31 @@ def test_priority_orders_admission():
     engine.add(request("late", [1, 2, 3], 2, priority=5))
     engine.add(request("soon", [4, 5, 6], 2, priority=1))
     assert engine.step().events[0].request_id == "soon"
+
+
+class TestShortestFirst:
+    def start(self):
+        engine = checking_engine(64, replace(CONFIG, policy="shortest"), clock=lambda: self.now)
+        engine._pace.prefill_rate = 10.0  # tokens/s
+        self.now = 0.0
+        engine.add(request("long", range(80), 4))
+        engine.step()
+        return engine
+
+    def first_token_step(self, engine, name):
+        return next(step for step in range(20) if any(event.request_id == name for event in engine.step().events))
+
+    def test_a_short_prompt_overtakes_a_long_one_that_is_under_way(self):
+        engine = self.start()
+        self.now = 2.0
+        engine.add(request("short", [1, 2, 3], 1))
+        assert self.first_token_step(engine, "short") == 0
+
+    def test_a_long_prompt_waits_for_none_that_comes_later_than_its_own_length(self):
+        engine = self.start()
+        self.now = 9.0
+        engine.add(request("short", [1, 2, 3], 1))
+        assert self.first_token_step(engine, "short") > 2
 
 
 class TestPrefixCache:
