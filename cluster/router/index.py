@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,6 +30,9 @@ MAX_SETS = NAME // 2
 MAX_WAITING = 64  # matches whose blocks wait to be marked as used,
 MARKED_AT_ONCE = 256  # so many with each store,
 FRESH = 32  # and only if as many blocks as 32/1024 of the capacity were used since they were
+
+# Numbers of blocks, growing, each with the set of those who have so many or more, shrinking.
+Steps = list[tuple[int, int]]
 
 
 class PrefixIndex:
@@ -120,16 +124,30 @@ class PrefixIndex:
         if not steps:
             return {}
         self._use(keys, steps[-1][0])
-        width = len(self._holders) // 8 + 1
-        raw = b"".join([mask.to_bytes(width, "little") for _, mask in steps])
-        bits = np.unpackbits(np.frombuffer(raw, np.uint8).reshape(len(steps), -1), axis=1, bitorder="little")
-        levels = np.add.reduce(bits, axis=0, dtype=np.uint32)  # each mask lies in the one before it
-        places = levels.nonzero()[0]
-        depths, holders = [0, *(depth for depth, _ in steps)], self._holders
-        return {holders[i]: depths[level] for i, level in zip(places.tolist(), levels[places].tolist(), strict=True)}
+        few_leave_at_once = steps[0][1].bit_count() <= 8 * len(steps)
+        return self._one_by_one(steps) if few_leave_at_once else self._all_together(steps)
 
-    def _steps(self, keys: Sequence[bytes]) -> list[tuple[int, int]]:
-        """Where holders end, from the front: (blocks, those who have so many or more).
+    def _one_by_one(self, steps: Steps) -> dict[str, int]:
+        depths = {}
+        for (depth, holders), (_, staying) in pairwise([*steps, (0, 0)]):
+            leaving = holders ^ staying
+            while leaving:
+                bit = leaving & -leaving
+                depths[self._holders[bit.bit_length() - 1]] = depth
+                leaving ^= bit
+        return depths
+
+    def _all_together(self, steps: Steps) -> dict[str, int]:
+        width = len(self._holders) // 8 + 1
+        raw = b"".join([holders.to_bytes(width, "little") for _, holders in steps])
+        bits = np.unpackbits(np.frombuffer(raw, np.uint8).reshape(len(steps), -1), axis=1, bitorder="little")
+        levels = np.add.reduce(bits, axis=0, dtype=np.uint32)
+        places = levels.nonzero()[0]
+        depths, names = [0, *(depth for depth, _ in steps)], self._holders
+        return {names[i]: depths[level] for i, level in zip(places.tolist(), levels[places].tolist(), strict=True)}
+
+    def _steps(self, keys: Sequence[bytes]) -> Steps:
+        """Where holders end, from the front. No key is read twice.
 
         Bisects, and tries first whether holders still end where they did. If so, two or three reads tell each place;
         if not, it takes at most twice as many as without, which are k·log2(n/k) for k places in n keys.
@@ -138,7 +156,8 @@ class PrefixIndex:
             return []
         find, cells, masks = self._table.find, self._table.cells, self._sets.masks
         depth, here = 1, cells[find(keys[0]) + 1]
-        steps, holders, guessing = [], masks[here & NAME], True
+        steps: Steps = []
+        holders, guessing = masks[here & NAME], True
         ahead = [(len(keys) + 1, 0)]
         while holders:
             end, there = ahead[-1]

@@ -119,6 +119,21 @@ def test_matches_a_walk_on_long_chains_with_many_ends(seed):
     assert index.match(keys) == {name: depth for name, depth in depths.items() if depth and name != "r7"}
 
 
+@pytest.mark.parametrize("places", [1, 3, 300])
+def test_finds_hundreds_of_holders_wherever_they_end(places):
+    keys, names = chain(range(400)), [f"r{number}" for number in range(300)]
+    index = index_of(*names)
+    depths = {name: number % places + 1 for number, name in enumerate(names)}
+    for name, depth in depths.items():
+        index.store(name, keys[:depth])
+    assert index.match(keys) == depths
+    for name in names[::7]:
+        index.forget(name)
+        del depths[name]
+    index.add_holder("newcomer")
+    assert index.match(keys) == depths
+
+
 class CountedKeys(list[bytes]):
     """Keys that count how often they are read."""
 
