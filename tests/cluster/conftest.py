@@ -12,20 +12,27 @@ NODE = {"object_store_memory": 100 * 1024**2, "include_dashboard": False}
 
 
 @pytest.fixture(scope="session")
-def serve_cluster():
-    """Ray and Serve with quick timings; yields `ray.serve`. The second node has room for one stage of two ranks."""
+def ray_nodes():
+    """A Ray cluster with quick timings, to which nodes can be added. The second has room for one stage of two ranks."""
     os.environ.update(Ingress("gateway", "127.0.0.1", 0).environment())
     os.environ["RAY_SERVE_CONTROL_LOOP_INTERVAL_S"] = "0.05"
     import ray
-    from ray import serve
     from ray.cluster_utils import Cluster
-
-    from deploy.serve import SERVE_LOGGING
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 6, **NODE})
     nodes.add_node(num_cpus=2, object_store_memory=NODE["object_store_memory"])
     ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
-    serve.start(proxy_location="Disabled", logging_config=SERVE_LOGGING)
-    yield serve
+    yield nodes
     ray.shutdown()
     nodes.shutdown()
+
+
+@pytest.fixture(scope="session")
+def serve_cluster(ray_nodes):
+    """Serve on that cluster; yields `ray.serve`."""
+    from ray import serve
+
+    from deploy.serve import SERVE_LOGGING
+
+    serve.start(proxy_location="Disabled", logging_config=SERVE_LOGGING)
+    return serve

@@ -20,10 +20,14 @@ MOVE_AFTER = 1.0
 
 
 def tiny_application(args: dict[str, Any]) -> Application:
-    """`args`: the checkpoint and the gateway's port; anything else makes it another version."""
+    """`args`: the checkpoint and the gateway's port, and whether the gateway must be on the head node; anything else
+    makes it another version."""
     ingress = Ingress("gateway", "127.0.0.1", int(args["port"]))
     replica = replica_deployment("model-tiny", 3, TINY_ENGINE).bind(ReplicaSpec(args["checkpoint"], TINY_ENGINE))
-    return gateway_deployment(1).bind({"tiny": replica}, GatewaySettings(move_after=MOVE_AFTER), ingress)
+    gateway = gateway_deployment(1)
+    if args.get("on_head"):
+        gateway = gateway.options(ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}})
+    return gateway.bind({"tiny": replica}, GatewaySettings(move_after=MOVE_AFTER), ingress)
 
 
 def configuration(name: str, args: dict[str, Any], **deployment: Any) -> ServeDeploySchema:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
 
 
 def parent_of(pid: int) -> int:
