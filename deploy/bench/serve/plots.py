@@ -55,7 +55,7 @@ def plot_curve(file: Path, steps: Sequence[Step], slo: Slo) -> None:
             axes.margins(y=0.12)
             axes.set_xlim(left=0)
             axes.set_title(name)
-            axes.set_xlabel("output tokens/s")
+            axes.set_xlabel("output tokens/s  (open circles: objectives broken)")
             axes.set_ylabel("ms")
             _mark_limit(axes, limit)
             _legend(axes)
@@ -88,7 +88,7 @@ def plot_itl(file: Path, runs: Mapping[str, Sequence[Outcome]], slo: Slo) -> Non
         axes.xaxis.set_major_formatter(FuncFormatter(_plain_number))
         axes.xaxis.set_minor_formatter(FuncFormatter(_plain_number))
         axes.set_title("Inter-token latency")
-        axes.set_xlabel("ms between events")
+        axes.set_xlabel("ms between events  (line: p50, dotted: p99)")
         axes.set_ylabel("gaps")
         _legend(axes)
 

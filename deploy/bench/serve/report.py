@@ -160,9 +160,11 @@ def _ratio_cells(ratio: Ratio) -> list[str]:
 
 
 def _complaints(all_measured: Sequence[Measured]) -> Iterator[str]:
-    for complaint in dict.fromkeys(measured.summary.effort.complaint for measured in all_measured):
-        if complaint is not None:
-            yield f"[yellow]warning: {complaint}[/]"
+    """The worst one, if there is any."""
+    efforts = [measured.summary.effort for measured in all_measured if measured.summary.effort.complaint is not None]
+    if efforts:
+        worst = max(efforts, key=lambda effort: effort.late.p99)
+        yield f"[yellow]warning: {worst.complaint}[/]"
 
 
 def _console() -> Console:
