@@ -64,9 +64,9 @@ class Member:
 class Fleet:
     """Belongs to the event loop of its bus. `on_change` hears that the replicas or their loads have changed."""
 
-    def __init__(self, bus: BusClient, placement: Placement, on_change: Callable[[], None]) -> None:
+    def __init__(self, bus: BusClient, placement: Placement) -> None:
+        self.on_change: Callable[[], None] = lambda: None
         self._bus = bus
-        self._on_change = on_change
         self._placement = placement
         self._members: dict[str, Member] = {}
         self._breaker = Breaker()
@@ -117,10 +117,14 @@ class Fleet:
         now = time.monotonic()
         return sum(self._breaker.state(name, now) != "closed" for name in self._members)
 
+    def num_guests(self, replica: str) -> int:
+        """How many requests of this gateway are there."""
+        return len(self._members[replica].guests)
+
     def settle(self, request_id: str) -> None:
         """The request's first token came, or it is no longer at its replica."""
         self._placement.settle(request_id)
-        self._on_change()
+        self.on_change()
 
     async def wait_for_arrival(self, seconds: float) -> None:
         """Return when a replica has begun to take requests, or after `seconds`."""
@@ -137,7 +141,7 @@ class Fleet:
         self._placement.cleared(member.name)
         self._placement.stored(member.name, keys)
         self._arrival.set()
-        self._on_change()
+        self.on_change()
 
     def on_changed(self, member: Member, state: State) -> None:
         self._placement.removed(member.name, state.removed)
@@ -147,7 +151,7 @@ class Fleet:
         for request_id in state.taken:
             if (guest := member.guests.get(request_id)) is not None:
                 guest.on_taken()
-        self._on_change()
+        self.on_change()
 
     def on_lost(self, member: Member) -> None:
         log.warning("replica %s is lost, with %d requests", member.name, len(member.guests))
@@ -156,7 +160,7 @@ class Fleet:
             self._forget(member)
         for guest in list(member.guests.values()):
             guest.on_lost()
-        self._on_change()
+        self.on_change()
 
     def _drain(self, member: Member) -> None:
         if member.draining:
@@ -168,7 +172,7 @@ class Fleet:
             self._forget(member)
         for guest in list(member.guests.values()):
             guest.on_draining()
-        self._on_change()
+        self.on_change()
 
     def _forget(self, member: Member) -> None:
         self._breaker.forget(member.name)

@@ -89,8 +89,9 @@ class GatewayService:
         info, metrics = await port.info(), self.metrics
         tokenizer = await asyncio.to_thread(Tokenizer.open, Path(info.model_path))
         placement = Placement(info.block_size, Random())
-        gate = self._gate(model_id, info, placement)
-        fleet = Fleet(self.bus, placement, gate.notify)
+        fleet = Fleet(self.bus, placement)
+        gate = self._gate(model_id, info, Room(placement.loads, fleet.num_guests, info.max_running))
+        fleet.on_change = gate.notify
         port.watch(fleet.update)
         while not fleet.open_replicas:
             await fleet.wait_for_arrival(ARRIVAL_SECONDS)
@@ -103,13 +104,12 @@ class GatewayService:
         dispatcher = Dispatcher(self.bus, fleet, port, info, self.settings.move_after, on_break)
         self.models[model_id] = ModelService(model_id, port, info, tokenizer, ChatRenderer(tokenizer), gate, dispatcher)
 
-    def _gate(self, model_id: str, info: EngineInfo, placement: Placement) -> Gate:
+    def _gate(self, model_id: str, info: EngineInfo, room: Room) -> Gate:
         settings = self.settings.door.admission.get(model_id, AdmissionSettings())
 
         def queue_tokens() -> int:
-            return settings.queue_tokens or len(placement.loads) * info.num_blocks * info.block_size
+            return settings.queue_tokens or room.num_replicas * info.num_blocks * info.block_size
 
-        room = Room(placement.loads, info.max_running)
         return Gate(model_id, room, self.metrics, queue_tokens, settings.ttft_seconds)
 
     async def off_loop(self, work: Callable[[], Result]) -> Result:

@@ -6,7 +6,7 @@ between two load reports, so a little may wait there as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 
 from cluster.router.cost import UNMEASURED_PREFILL_RATE, ttft_seconds
@@ -17,15 +17,20 @@ BACKLOG_SECONDS = 0.1  # of prompts to be computed
 
 
 class Room:
-    """All replicas of a model, by the loads that are known of them; each computes `max_running` requests at once at
-    most."""
+    """All replicas of a model, by the loads that are known of them and the requests that this gateway has there; each
+    computes `max_running` requests at once at most."""
 
-    def __init__(self, loads: Mapping[str, ReplicaLoad], max_running: int) -> None:
+    def __init__(self, loads: Mapping[str, ReplicaLoad], num_guests: Callable[[str], int], max_running: int) -> None:
         self._loads = loads
+        self._num_guests = num_guests
         self._max_running = max_running
 
+    @property
+    def num_replicas(self) -> int:
+        return len(self._loads)
+
     def has_room(self) -> bool:
-        return any(has_room(load, self._max_running) for load in self._loads.values())
+        return any(has_room(load, self._num_guests(name), self._max_running) for name, load in self._loads.items())
 
     def best_ttft(self, num_tokens: int) -> float:
         """Time to first token of a prompt of which nothing is cached, where it would be shortest; infinite if there is
@@ -33,10 +38,11 @@ class Room:
         return min((ttft_seconds(load, num_tokens) for load in self._loads.values()), default=inf)
 
 
-def has_room(load: ReplicaLoad, max_running: int) -> bool:
-    """`max_running` requests are computed at once at most."""
+def has_room(load: ReplicaLoad, num_guests: int, max_running: int) -> bool:
+    """`num_guests` requests of this gateway are there, of which the last report may not count all. `max_running` are
+    computed at once at most."""
     spare = max_running // SPARE_SHARE + 1
-    if load.report.waiting >= spare or load.running >= max_running + spare:
+    if load.report.waiting >= spare or max(num_guests, load.running) >= max_running + spare:
         return False
     rate = load.report.prefill_rate or UNMEASURED_PREFILL_RATE
     return load.queued_tokens <= rate * max(BACKLOG_SECONDS, 2 * load.report.step_seconds)

@@ -41,12 +41,18 @@ def load(bookings=0, booked_tokens=0, **report):
     ],
 )
 def test_one_replica(known, answer):
-    assert has_room(known, MAX_RUNNING) is answer
+    assert has_room(known, 0, MAX_RUNNING) is answer
+
+
+def test_requests_that_began_since_the_last_report_count():
+    """Their bookings go with their first tokens, maybe before a report has them running."""
+    assert has_room(load(), 34, MAX_RUNNING)
+    assert not has_room(load(), 35, MAX_RUNNING)
 
 
 def test_of_several_replicas_the_best_counts():
     loads = {"full": load(waiting=9), "busy": load(waiting_prefill_tokens=500)}
-    room = Room(loads, MAX_RUNNING)
+    room = Room(loads, lambda name: 0, MAX_RUNNING)
     assert not room.has_room()
     assert room.best_ttft(500) == pytest.approx(0.5)
     loads["idle"] = load(step_seconds=0.02)
