@@ -5,9 +5,9 @@ holds, as a rule, all blocks before it: the holders only become fewer along a ch
 chain for the places where they do, and skips what lies between two blocks with equal holders. Each block also
 says how far its holders reached when they were last stored together: where nothing was removed, they end there.
 
-One thread. The memory is bounded: 24 to 48 bytes for each block that there is room for (16 a slot, of which a third to
-two thirds can be taken), the least recently used out. What is lost that way is credit that a replica deserved; none is
-ever given that it does not deserve.
+One thread. The memory is bounded: 24 to 48 bytes a block (16 a slot, of which a third to two thirds are taken), at most
+one set of holders for eight blocks, the least recently used out. What is lost that way is credit that a replica
+deserved; none is ever given that it does not deserve.
 """
 
 from __future__ import annotations
