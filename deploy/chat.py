@@ -52,11 +52,12 @@ class Answer:
         return f"{line} · {self.tokens} token{'s' if self.tokens != 1 else ''}"
 
 
-def chat(url: str, model: str | None, temperature: float) -> None:
+def chat(url: str, model: str | None, temperature: float, key: str | None) -> None:
     """Read lines, stream the answers, until the input ends."""
     address = url.rstrip("/").removesuffix("/v1") + "/v1"
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    with httpx.Client(base_url=address, timeout=_TIMEOUT) as client:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(base_url=address, timeout=_TIMEOUT, headers=headers) as client:
         settings = {"model": model or _first_model(client), "temperature": temperature}
         console.print(f"{settings['model']} at {address}\n{_HELP}", style="dim")
         messages: list[dict[str, str]] = []

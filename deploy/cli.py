@@ -88,11 +88,12 @@ def chat(
     url: Annotated[str, typer.Option(help="Address of the server.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(help="Model to talk to.", show_default="the first one served")] = None,
     temperature: Annotated[float, typer.Option(help="How freely it speaks: 0 is greedy.", min=0, max=2)] = 0.2,
+    key: Annotated[str | None, typer.Option(help="API key, if the server wants one.", envvar="MOBULA_API_KEY")] = None,
 ) -> None:
     """Talk to a served model in the terminal."""
     from deploy.chat import chat as run
 
-    run(url, model, temperature)
+    run(url, model, temperature, key)
 
 
 @app.command()

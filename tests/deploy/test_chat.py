@@ -29,6 +29,7 @@ class ChatServer:
     def __init__(self, reply: Reply, models: str = '{"data": [{"id": "small"}, {"id": "large"}]}') -> None:
         self.models = models
         self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
         self.closed_by_client = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler(reply))
         self._server.daemon_threads = True
@@ -49,6 +50,7 @@ class ChatServer:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 chat.requests.append(body)
+                chat.keys.append(self.headers["Authorization"])
                 reply(chat, self, body)
 
             def answer(self, status: int, body: str) -> None:
@@ -140,6 +142,15 @@ def test_model_and_temperature_can_be_chosen(serve: StartServer) -> None:
     server = serve(echo)
     talk(server, "hello", options=("--model", "large", "--temperature", "0"))
     assert (server.requests[0]["model"], server.requests[0]["temperature"]) == ("large", 0)
+
+
+def test_a_key_is_sent_if_there_is_one(serve: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(echo)
+    talk(server, "hi", options=("--key", "secret"))
+    talk(server, "hi")
+    monkeypatch.setenv("MOBULA_API_KEY", "other")
+    talk(server, "hi")
+    assert server.keys == ["Bearer secret", None, "Bearer other"]
 
 
 def test_reset_forgets_and_quit_leaves(serve: StartServer) -> None:
