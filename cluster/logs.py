@@ -8,7 +8,7 @@ import traceback
 
 
 class _Formatter(logging.Formatter):
-    def formatException(self, ei: logging._SysExcInfoType) -> str:  # noqa: N802
+    def formatException(self, ei: logging._SysExcInfoType) -> str:
         """Without `print`, which Serve replaces in its replicas."""
         return "".join(traceback.format_exception(*ei)).rstrip()
 
