@@ -55,7 +55,7 @@ def serve(config: MobulaConfig, paths: dict[str, Path], clock: StageClock, json_
     gateway = config.gateway
     ingress = Ingress(gateway.ingress, gateway.host, gateway.port)
     os.environ.update(ingress.environment())
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    _end_on_sigterm()
     with clock.stage("import Ray"):
         import ray
     ready = False
@@ -84,6 +84,7 @@ def _start(config: MobulaConfig, paths: dict[str, Path], ingress: Ingress, clock
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     with clock.stage("start Ray"):
         start_ray(sum(model.replicas.min * num_cpus(to_engine_config(model)) for model in config.models))
+    _end_on_sigterm()  # Ray has put its own handler there, which prints a stack
     _check_resources(config)
     with clock.stage("start Serve"):
         ray_serve.start(**ingress.serve_options(), logging_config=SERVE_LOGGING)
@@ -93,6 +94,11 @@ def _start(config: MobulaConfig, paths: dict[str, Path], ingress: Ingress, clock
             ray_serve.run(application, name=APPLICATION_NAME, logging_config=SERVE_LOGGING)
         except RuntimeError as error:
             raise UserError(f"the application did not start: {_cause(APPLICATION_NAME) or error}") from error
+
+
+def _end_on_sigterm() -> None:
+    """As by Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _check_resources(config: MobulaConfig) -> None:
