@@ -176,6 +176,8 @@ class KeyLimitSection(Section):
     """Tokens of prompts and answers that it may use in any minute."""
     concurrency: int | None = Field(default=None, ge=1)
     """Requests that it may have under way at the same time."""
+    most_urgent: int | None = None
+    """The lowest priority number that counts when it asks for one."""
 
 
 class LimitsSection(Section):
@@ -187,6 +189,8 @@ class LimitsSection(Section):
     """Tokens of prompts and answers that a key may use in any minute."""
     concurrency: int | None = Field(default=None, ge=1)
     """Requests that a key may have under way at the same time."""
+    most_urgent: int | None = None
+    """The lowest priority number that counts when a key asks for one; lower ones would go before all others."""
     keys: list[KeyLimitSection] = []
     """Keys with limits of their own."""
     redis: str | None = None

@@ -66,12 +66,15 @@ def _check_names(limits: LimitsSection, known: set[str]) -> None:
 
 
 def _limits(section: LimitsSection) -> LimitSettings:
-    default = KeyLimits(section.requests_per_minute, section.tokens_per_minute, section.concurrency)
+    default = KeyLimits(
+        section.requests_per_minute, section.tokens_per_minute, section.concurrency, section.most_urgent
+    )
     own = {
         key.name: KeyLimits(
             key.requests_per_minute or default.requests_per_minute,
             key.tokens_per_minute or default.tokens_per_minute,
             key.concurrency or default.concurrency,
+            default.most_urgent if key.most_urgent is None else key.most_urgent,
         )
         for key in section.keys
     }

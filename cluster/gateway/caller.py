@@ -25,6 +25,11 @@ class Caller:
     headers: dict[str, str] = field(default_factory=dict)
     permit: Permit | None = None
     used_tokens: int = 0
+    most_urgent: int | None = None
+
+    def priority(self, wanted: int) -> int:
+        """What counts of the priority that the caller wants."""
+        return wanted if self.most_urgent is None else max(wanted, self.most_urgent)
 
     async def reserve(self, tokens: int) -> None:
         """Raises ApiError if the caller may not use so many tokens now."""

@@ -29,11 +29,12 @@ RATE_HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """None: no limit."""
+    """None: no limit. `most_urgent` is the lowest priority number that counts."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrency: int | None = None
+    most_urgent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class RateLimits:
     async def admit(self, caller: Caller) -> None:
         """Count one request, which holds its place until the caller leaves. Raises ApiError 429."""
         limits = self._settings.by_name.get(caller.name, self._settings.default)
+        caller.most_urgent = limits.most_urgent
         if limits != KeyLimits():
             caller.permit = permit = RatePermit(caller, limits, self._store, self._metrics, self._clock)
             await permit.enter()

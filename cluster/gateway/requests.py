@@ -68,7 +68,7 @@ async def new_job(
     stops = StopStrings(body.stops, body.include_stop_str_in_output) if body.stops else None
     generations, reserved_tokens = [], 0
     for index, read in enumerate(prompts):
-        request = await gateway.off_loop(partial(_request, model, endpoint, body, f"{job_id}-{index}", read))
+        request = await gateway.off_loop(partial(_request, model, endpoint, body, caller, f"{job_id}-{index}", read))
         text = TextStream(model.tokenizer, stops, request.sampling.min_tokens, endpoint.continues_text)
         num_tokens, most = len(request.token_ids), request.sampling.max_tokens
         ticket = Ticket(caller.name, request.priority, num_tokens, most, arrival, body.service_tier == "flex")
@@ -84,7 +84,7 @@ async def new_job(
 
 
 def _request(
-    model: ModelService, endpoint: Endpoint, body: SamplingFields, request_id: str, read: ReadPrompt
+    model: ModelService, endpoint: Endpoint, body: SamplingFields, caller: Caller, request_id: str, read: ReadPrompt
 ) -> GenerateRequest:
     """Raises ApiError."""
     limit, asked, field = model.info.max_model_len, body.output_limit, endpoint.prompt_field
@@ -105,7 +105,7 @@ def _request(
         token_ids=tuple(token_ids),
         sampling=_sampling_params(body, asked, model.info.vocab_size),
         block_keys=tuple(chain_keys(root, token_ids, block_size)),
-        priority=TIERS[body.service_tier or "auto"] if body.priority is None else body.priority,
+        priority=caller.priority(TIERS[body.service_tier or "auto"] if body.priority is None else body.priority),
         cache_salt=salt,
     )
 

@@ -70,7 +70,16 @@ VALID: dict[str, Any] = {
             "requests_per_minute": 60,
             "tokens_per_minute": 60_000,
             "concurrency": 8,
-            "keys": [{"name": "alice", "requests_per_minute": 600, "tokens_per_minute": 600_000, "concurrency": 80}],
+            "most_urgent": 0,
+            "keys": [
+                {
+                    "name": "alice",
+                    "requests_per_minute": 600,
+                    "tokens_per_minute": 600_000,
+                    "concurrency": 80,
+                    "most_urgent": -5,
+                }
+            ],
             "redis": "redis://localhost:6379/0",
         },
     },

@@ -47,16 +47,18 @@ gateway:
   limits:
     requests_per_minute: 60
     concurrency: 8
+    most_urgent: 0
     keys:
       - {name: alice, requests_per_minute: 600, tokens_per_minute: 1000}
+      - {name: bob, most_urgent: -1}
     redis: redis://localhost:6379/0
 """
     settings = door_settings(config(text, f"# ours\n{ALICE.line}\n"), {"MOBULA_API_KEYS": "bob=secret"})
     assert set(settings.keys) == {ALICE, hash_key("bob", "secret")}
     assert not settings.public_metrics
     assert settings.origins == ("https://app.example", "http://localhost:3000")
-    assert settings.limits.default == KeyLimits(60, None, 8)
-    assert settings.limits.by_name == {"alice": KeyLimits(600, 1000, 8)}
+    assert settings.limits.default == KeyLimits(60, None, 8, 0)
+    assert settings.limits.by_name == {"alice": KeyLimits(600, 1000, 8, 0), "bob": KeyLimits(60, None, 8, -1)}
     assert settings.limits.redis_url == "redis://localhost:6379/0"
     assert settings.admission == {"small": AdmissionSettings(5000, 2.0)}
 

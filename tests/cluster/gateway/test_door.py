@@ -154,7 +154,8 @@ class TestFullServer:
     @pytest.fixture
     def full(self, smollm2_path):
         door = DoorSettings(
-            keys=tuple(hash_key(name, name) for name in ("a", "b")),
+            keys=tuple(hash_key(name, name) for name in ("a", "b", "c")),
+            limits=LimitSettings(by_name={"b": KeyLimits(most_urgent=0)}),
             admission={"test": AdmissionSettings(queue_tokens=1000, ttft_seconds=2.0)},
         )
         config = EngineConfig(max_running=1, max_model_len=4000)
@@ -168,6 +169,15 @@ class TestFullServer:
             while gateway.load().waiting == 0:
                 time.sleep(0.01)
             yield gateway
+
+    def test_nobody_overtakes_who_may_not(self, full):
+        """Key b asks for the lowest number, but has no more than 0."""
+        first = self.ask_later({"service_tier": "flex", "priority": 0, "max_tokens": 100}, "c")
+        time.sleep(0.1)
+        second = self.ask_later({"service_tier": "flex", "priority": -99, "max_tokens": 100}, "b")
+        for thread, _ in (first, second):
+            thread.join()
+        assert first[1][0][1] < second[1][0][1]
 
     def ask(self, fields, key="a"):
         response = self.client.post("/v1/completions", json=BODY | fields, headers={"Authorization": f"Bearer {key}"})
