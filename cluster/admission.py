@@ -14,7 +14,7 @@ Reason = Literal["queue_full", "deadline"]
 
 RATE_SPAN_SECONDS = 3.0
 REST_SPANS = 10.0
-HEADROOM = 0.6  # of the time until a deadline, what is planned with: predictions err, and replicas free up in bursts
+HEADROOM = 0.6  # what may be planned of the time that is left for waiting: replicas free up in bursts, and others come
 
 
 class ReleaseRate:
@@ -73,7 +73,7 @@ class Refusal:
 def time_allowed(objective: float, own_prefill: float) -> float:
     """Seconds from arrival to first token. A prompt that is too long for the objective even on an idle replica may not
     be refused for ever, so it may be held up as long as others may."""
-    return objective if own_prefill < HEADROOM * objective else objective + own_prefill
+    return objective if own_prefill < objective / 2 else objective + own_prefill
 
 
 def judge(outlook: Outlook, objective: float | None, rate: float) -> Refusal | None:
@@ -86,6 +86,6 @@ def judge(outlook: Outlook, objective: float | None, rate: float) -> Refusal | N
         return Refusal("queue_full", excess / rate)
     if objective is None:
         return None
-    allowed = time_allowed(objective, outlook.own_prefill) - (1 - HEADROOM) * objective
-    late = outlook.passed + outlook.wait + outlook.ttft - allowed
+    allowed = time_allowed(objective, outlook.own_prefill)
+    late = outlook.passed + outlook.wait / HEADROOM + outlook.ttft - allowed
     return Refusal("deadline", late) if late > 0 else None

@@ -92,7 +92,7 @@ class Gate:
         """Return when the request may be placed, which must be done before anything else is awaited. Raises ApiError
         429. A cancelled call leaves nothing behind. Where there are no replicas the gate lets everybody through to be
         told so."""
-        if not self._queue and self._has_room():
+        if self._is_open_to(ticket):
             return
         tokens, turn = ticket.num_tokens + self._expected_output(ticket), asyncio.get_running_loop().create_future()
         waiter = _Waiter(ticket.key, ticket.priority, tokens, turn)
@@ -121,12 +121,20 @@ class Gate:
         self._queue.charge(ticket.key, ticket.priority, output_tokens - self._expected_output(ticket))
         self._mean_output += OUTPUT_MEMORY * (output_tokens - self._mean_output)
 
+    def _is_open_to(self, ticket: Ticket) -> bool:
+        """Nobody waits, there is room, and the first token would come in time. Or there are no replicas."""
+        is_free, objective = not self._queue and self._capacity.has_room(), self._objective_of(ticket)
+        if is_free and objective is None:
+            return True
+        ttft = self._capacity.best_ttft(ticket.num_tokens)
+        return isinf(ttft) or (is_free and objective is not None and ttft <= objective)
+
     def _queue_up(self, ticket: Ticket, waiter: _Waiter, now: float) -> asyncio.TimerHandle | None:
         """Raises ApiError 429, or returns the timer that takes the waiter out when its deadline has become hopeless."""
         self._advance(now)
         rate = self._rate.per_second(waiter.tokens)
         outlook = self._outlook(ticket, waiter.tokens, rate, now)
-        objective = None if ticket.patient else self._objective
+        objective = self._objective_of(ticket)
         if (refusal := judge(outlook, objective, rate)) is not None:
             raise self._refused(refusal)
         self._queue.push(waiter)
@@ -184,6 +192,9 @@ class Gate:
     def _advance(self, now: float) -> None:
         """To be called before the queue changes."""
         self._rate.advance(now, waited=bool(self._queue))
+
+    def _objective_of(self, ticket: Ticket) -> float | None:
+        return None if ticket.patient else self._objective
 
     def _expected_output(self, ticket: Ticket) -> int:
         return min(ticket.max_tokens, round(self._mean_output))

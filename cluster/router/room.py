@@ -35,7 +35,7 @@ class Room:
     def best_ttft(self, num_tokens: int) -> float:
         """Time to first token of a prompt of which nothing is cached, where it would be shortest; infinite if there is
         no replica."""
-        return min((ttft_seconds(load, num_tokens) for load in self._loads.values()), default=inf)
+        return min((_ttft(load, num_tokens) for load in self._loads.values()), default=inf)
 
 
 def has_room(load: ReplicaLoad, num_guests: int, max_running: int) -> bool:
@@ -46,3 +46,8 @@ def has_room(load: ReplicaLoad, num_guests: int, max_running: int) -> bool:
         return False
     rate = load.report.prefill_rate or UNMEASURED_PREFILL_RATE
     return load.queued_tokens <= rate * max(BACKLOG_SECONDS, 2 * load.report.step_seconds)
+
+
+def _ttft(load: ReplicaLoad, num_tokens: int) -> float:
+    """No step is under way where nothing runs, however long steps were before."""
+    return ttft_seconds(load, num_tokens) - (0.0 if load.running else load.report.step_seconds)

@@ -52,7 +52,7 @@ def test_a_key_takes_no_more_than_is_left_for_others(arrivals):
 def test_who_would_be_late_is_told_how_late():
     refusal = judge(replace(CALM, wait=3.0, passed=0.2), 1.0, rate=100.0)
     assert refusal.reason == "deadline"
-    assert refusal.retry_after == pytest.approx(3.0 + 0.1 + 0.2 - HEADROOM)
+    assert refusal.retry_after == pytest.approx(3.0 / HEADROOM + 0.1 + 0.2 - 1.0)
 
 
 def test_without_an_objective_nobody_is_late():
@@ -84,11 +84,18 @@ def test_after_the_time_told_it_is_taken(outlook, objective, rate):
     assert second is None or second.reason != refusal.reason
 
 
+@given(outlooks, st.floats(0.1, 10))
+def test_an_idle_replica_refuses_nobody_for_the_time(outlook, objective):
+    """Whatever its prompt takes, nothing better will come of asking again."""
+    idle = replace(outlook, passed=0.0, wait=0.0, ttft=outlook.own_prefill, key_tokens=0, free_tokens=10**6)
+    assert judge(idle, objective, inf) is None
+
+
 @given(st.floats(0.1, 10), st.floats(0, 20))
 def test_the_time_allowed_is_never_less_than_the_objective(objective, own_prefill):
     allowed = time_allowed(objective, own_prefill)
     assert allowed >= objective
-    assert allowed > own_prefill
+    assert allowed - own_prefill >= objective / 2
 
 
 class TestReleaseRate:

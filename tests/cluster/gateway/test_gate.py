@@ -134,6 +134,35 @@ async def test_without_replicas_everybody_passes_to_be_told_so():
 
 
 @virtually
+async def test_who_comes_when_the_replicas_have_just_gone_passes_as_well():
+    w = world(slots=1)
+    tasks = [asyncio.create_task(w.request()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    w.replicas.slots = 0
+    await w.gate.enter(Ticket("a", 0, 10, 10, w.now))
+    await asyncio.gather(*tasks)
+    assert not w.refused
+
+
+@virtually
+async def test_room_is_not_enough_if_the_first_token_would_be_late():
+    """All replicas take it, but have so much to compute before: such as long prompts that have just begun."""
+    w = world(slots=9, ttft=3.0, service=4.0)
+    w.replicas.best_ttft = lambda num_tokens: 2.95 + num_tokens / 1800
+    await asyncio.gather(w.request(), w.request(patient=True))
+    assert [(seconds, retry) for _, seconds, retry in w.refused] == [(0.0, 2)]
+    assert len(w.served) == 1
+
+
+@virtually
+async def test_a_prompt_that_is_late_by_itself_is_served():
+    w = world(slots=9, ttft=3.0, service=4.0)
+    w.replicas.best_ttft = lambda num_tokens: num_tokens / 30
+    await w.request()
+    assert len(w.served) == 1
+
+
+@virtually
 async def test_the_queue_is_bounded_in_tokens():
     w = world(slots=1, objective=None, queue_tokens=1000)
     tasks = [asyncio.create_task(w.request(tokens=90, max_tokens=10)) for _ in range(30)]

@@ -55,9 +55,12 @@ def test_of_several_replicas_the_best_counts():
     room = Room(loads, lambda name: 0, MAX_RUNNING)
     assert not room.has_room()
     assert room.best_ttft(500) == pytest.approx(0.5)
-    loads["idle"] = load(step_seconds=0.02)
+    loads["idle"] = load(step_seconds=0.4)
     assert room.has_room()
+    assert room.best_ttft(100) == pytest.approx(0.1), "no step is under way there"
     loads["full"] = load()
     assert room.best_ttft(200) == pytest.approx(0.2)
     loads.clear()
     assert (room.has_room(), room.best_ttft(1)) == (False, inf)
+    loads["busy"] = load(running=1, step_seconds=0.4)
+    assert room.best_ttft(50) == pytest.approx(0.45)
