@@ -1,9 +1,9 @@
 """A hash table from the keys of KV blocks to small notes, in one flat array: no object per block.
 
 Linear probing with deletion by moving entries back (Knuth, The Art of Computer Programming, 6.4, algorithm R), so
-nothing is left behind by what went. The slots double as the entries do, up to the bound. A slot is 16 bytes: 64 bits
-of the key, of which all but the lowest count (keys are hashes themselves), and 64 bits of value: a note and the time
-of the last use.
+nothing is left behind by what went. The slots double as the entries do, up to the bound, if they were not reserved
+before. A slot is 16 bytes: 64 bits of the key, of which all but the lowest count (keys are hashes themselves), and 64
+bits of value: a note and the time of the last use.
 """
 
 from __future__ import annotations
@@ -88,12 +88,20 @@ class BlockTable:
         cells[cell] = cells[cell + 1] = 0
         self._size -= 1
 
+    def reserve(self, num_blocks: int) -> None:
+        """Have slots for so many entries, up to the bound. To do this early spares a pause later: memory that is not
+        written yet costs nothing."""
+        bits = self._bits
+        while bits < self._max_bits and 3 * num_blocks > 2 << bits:
+            bits += 1
+        if bits > self._bits:
+            self._grow(bits)
+
     def make_room(self, num_blocks: int) -> list[int]:
         """Grow, or delete the least recently used, until so many more fit: the notes of what is gone. Makes cells
         anew."""
         assert num_blocks <= self._max_blocks
-        while self._bits < self._max_bits and 3 * (self._size + num_blocks) > 2 * len(self._slots):
-            self._grow()
+        self.reserve(self._size + num_blocks)
         notes: list[int] = []
         while self._size + num_blocks > self._max_blocks:
             notes += self._thin_out()
@@ -106,10 +114,10 @@ class BlockTable:
         self._shift = 63 - bits
         self._last = (2 << bits) - 2
 
-    def _grow(self) -> None:
-        """Twice the slots. They come in the order of the keys' first bits, and so nearly stay in it."""
+    def _grow(self, bits: int) -> None:
+        """More slots. The entries come in the order of the keys' first bits, and so nearly stay in it."""
         entries = self._slots[self._slots[:, 0] != 0]
-        self._allocate(self._bits + 1)
+        self._allocate(bits)
         order, places = _packed(self._homes(entries))
         entries, within = entries[order], places < len(self._slots)
         self._slots[places[within]] = entries[within]

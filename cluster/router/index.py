@@ -57,6 +57,10 @@ class PrefixIndex:
         """Different sets of holders that blocks have."""
         return len(self._sets)
 
+    def reserve(self, num_blocks: int) -> None:
+        """So many blocks are to be expected. The table would grow to them by itself, with a pause at each doubling."""
+        self._table.reserve(min(num_blocks, self._max_blocks))
+
     def add_holder(self, holder: str) -> None:
         """A replica's engine has started: it holds nothing, whatever one of the same name held before."""
         self.forget(holder)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp
 from random import Random
+from statistics import mean, median
 
-from cluster.router.cost import cost_seconds, ttft_seconds
+from cluster.router.cost import UNMEASURED_PREFILL_RATE, Fleet, cost_seconds, ttft_seconds
 from cluster.router.index import PrefixIndex
-from cluster.router.load import Booking, ReplicaLoad
+from cluster.router.load import Booking, ReplicaLoad, common_blocks
 from replicas.messages import LoadReport
 
 MAX_INDEX_BLOCKS = 10_000_000
 MAX_SESSIONS = 100_000
 NEAR_TIE_SECONDS = 0.002
+FLEET_SECONDS = 1.0  # how long what all replicas have in common is taken for unchanged
+CHURN_SECONDS = 300.0  # what a replica stored longer ago hardly counts
 SESSION_SECONDS = 0.01  # what it may cost at most to stay with a session's replica
 
 
@@ -50,6 +54,8 @@ class Placement:
         self._loads: dict[str, ReplicaLoad] = {}
         self._placed: dict[str, str] = {}
         self._sessions: OrderedDict[str, str] = OrderedDict()
+        self._fleet = Fleet()
+        self._measured = float("-inf")
 
     @property
     def replicas(self) -> list[str]:
@@ -74,6 +80,7 @@ class Placement:
     def stored(self, replica: str, keys: Sequence[bytes]) -> None:
         if replica in self._loads:
             self._index.store(replica, keys)
+            self._loads[replica].churn += len(keys)
 
     def removed(self, replica: str, keys: Sequence[bytes]) -> None:
         if replica in self._loads:
@@ -90,23 +97,26 @@ class Placement:
         known = self._loads.get(replica)
         if known is None:
             return
+        if load.kv_blocks_total != known.report.kv_blocks_total:
+            others = sum(other.report.kv_blocks_total for other in self._loads.values() if other is not known)
+            self._index.reserve(others + load.kv_blocks_total)
         known.report = load
         for request_id in taken:
-            known.settle(request_id)
+            known.counted(request_id)
 
     def place(self, wish: Wish, now: float) -> Choice | None:
-        """The replica with the lowest cost, near-ties broken at random; the request is booked there. None if there is
-        no replica but those to avoid."""
+        """The replica with the lowest cost; the request is booked there. None if there is no replica but those to
+        avoid."""
         candidates = [replica for replica in self._loads if replica not in wish.avoid]
         if not candidates:
             return None
-        cached = self._index.match(wish.block_keys)
-        uncached = {r: self._uncached_tokens(wish, cached.get(r, 0)) for r in candidates}
-        costs = {r: cost_seconds(self._loads[r], uncached[r]) for r in candidates}
+        uncached = self._uncached(wish, candidates)
+        if now >= self._measured + FLEET_SECONDS:
+            self._measure_fleet(now)
+        costs = {r: cost_seconds(self._loads[r], uncached[r], self._fleet) for r in candidates}
         if (home := self._sessions.get(wish.session or "")) in costs:
             costs[home] -= SESSION_SECONDS
-        lowest = min(costs.values())
-        replica = self._random.choice([r for r in candidates if costs[r] <= lowest + NEAR_TIE_SECONDS])
+        replica = self._choose(costs)
         ttft = ttft_seconds(self._loads[replica], uncached[replica])
         self._book(wish, replica, uncached[replica])
         return Choice(replica, wish.num_tokens - uncached[replica], ttft)
@@ -117,15 +127,46 @@ class Placement:
         if replica in self._loads:
             self._loads[replica].settle(request_id)
 
-    def _uncached_tokens(self, wish: Wish, blocks: int) -> int:
-        """At least the last token is computed anew."""
-        return wish.num_tokens - min(blocks, (wish.num_tokens - 1) // self._block_size) * self._block_size
+    def _choose(self, costs: Mapping[str, float]) -> str:
+        """Of those whose costs are hardly above the lowest, one of those with the fewest requests, at random."""
+        lowest = min(costs.values())
+        near = [replica for replica, cost in costs.items() if cost <= lowest + NEAR_TIE_SECONDS]
+        fewest = min(self._loads[replica].running for replica in near)
+        return self._random.choice([replica for replica in near if self._loads[replica].running == fewest])
+
+    def _uncached(self, wish: Wish, candidates: Iterable[str]) -> dict[str, int]:
+        """Tokens to be computed on each candidate: all but those in blocks that it has or is about to have, and at
+        least the last one."""
+        stored = self._index.match(wish.block_keys)
+        most = (wish.num_tokens - 1) // self._block_size
+        uncached = {}
+        for replica in candidates:
+            coming = self._loads[replica].coming.values()
+            blocks = max([stored.get(replica, 0), *(common_blocks(wish.block_keys, keys) for keys in coming)])
+            uncached[replica] = wish.num_tokens - min(blocks, most) * self._block_size
+        return uncached
+
+    def _measure_fleet(self, now: float) -> None:
+        """What the replicas have in common, by their reports of about now. Churn of long ago is forgotten."""
+        kept = exp((self._measured - now) / CHURN_SECONDS)
+        self._measured = now
+        loads = self._loads.values()
+        for load in loads:
+            load.churn *= kept
+        rates = [load.report.prefill_rate for load in loads if load.report.prefill_rate]
+        asked = sum(load.report.prefix_query_tokens_total for load in loads)
+        found = sum(load.report.prefix_hit_tokens_total for load in loads)
+        self._fleet = Fleet(
+            prefill_rate=median(rates) if rates else UNMEASURED_PREFILL_RATE,
+            hit_rate=found / asked if asked else 0.0,
+            churn=mean(load.churn for load in loads),
+        )
 
     def _book(self, wish: Wish, replica: str, uncached: int) -> None:
         blocks = -(-(uncached + wish.max_tokens) // self._block_size)
         self.settle(wish.request_id)
         self._placed[wish.request_id] = replica
-        self._loads[replica].book(wish.request_id, Booking(uncached, blocks))
+        self._loads[replica].book(wish.request_id, Booking(uncached, blocks), wish.block_keys)
         if wish.session is None:
             return
         self._sessions[wish.session] = replica

@@ -64,3 +64,18 @@ def test_what_stays_is_found_and_what_goes_is_not(max_blocks):
     found = {table.cells[table.find(key) + 1] & NOTE: key for key in model.values()}
     assert found == model
     assert table.cells[table.find(random.randbytes(16)) + 1] == 0
+
+
+def test_reserved_room_changes_nothing_but_the_size():
+    keys = [bytes([number, 7]) * 8 for number in range(200)]
+    grown, reserved = BlockTable(1_000_000), BlockTable(1_000_000)
+    reserved.reserve(500_000)
+    assert 2 * len(reserved._slots) >= 3 * 500_000
+    for table in (grown, reserved):
+        table.make_room(len(keys))
+        for number, cell in enumerate(table.claim(keys)):
+            table.cells[cell] = number + 1
+    grown.reserve(500_000)
+    for table in (grown, reserved):
+        assert len(table) == 200
+        assert [table.cells[table.find(key) + 1] for key in keys] == list(range(1, 201))
