@@ -67,18 +67,17 @@ def test_a_prompt_too_long_for_any_replica_is_not_refused_for_ever():
 
 @given(outlooks, st.none() | st.floats(0.1, 10), st.floats(1, 1e6))
 def test_after_the_time_told_it_is_taken(outlook, objective, rate):
-    """Were nobody else to come: a second attempt finds the queue, and then the replicas, with so much less to do."""
+    """Were nobody else to come: a second attempt finds the queue, and then the replica, with so much less to do."""
     assume(outlook.own_prefill <= outlook.ttft)
     refusal = judge(outlook, objective, rate)
     assume(refusal is not None)
     pause = refusal.retry_after * 1.001 + 1e-6
-    others = outlook.wait + outlook.ttft - outlook.own_prefill
     again = replace(
         outlook,
         passed=0.0,
         free_tokens=outlook.free_tokens + int(pause * rate) + 1,
-        wait=max(0.0, others - pause),
-        ttft=outlook.own_prefill,
+        wait=max(0.0, outlook.wait - pause),
+        ttft=max(outlook.own_prefill, outlook.ttft - max(0.0, pause - outlook.wait)),
     )
     second = judge(again, objective, rate)
     assert second is None or second.reason != refusal.reason
