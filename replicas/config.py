@@ -81,7 +81,7 @@ class EngineConfig:
     kv_cache_memory: int = 2 * 1024**3
     prefix_caching: bool = True
     itl_objective: float | None = None
-    policy: Literal["fcfs", "priority", "deadline", "shortest"] = "fcfs"
+    policy: Literal["fcfs", "priority", "deadline", "shortest"] = "shortest"
     device: str = "cpu"
     threads: int = 0
     tensor_parallel: int = 1

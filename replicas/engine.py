@@ -76,8 +76,9 @@ class Engine:
             token_ids=list(request.token_ids),
             block_keys=self._trusted_keys(request),
         )
+        sequence.uncached_tokens = self._scheduler.uncached_tokens(sequence)
         if self._pace.prefill_rate:
-            sequence.prefill_seconds = self._scheduler.uncached_tokens(sequence) / self._pace.prefill_rate
+            sequence.prefill_seconds = sequence.uncached_tokens / self._pace.prefill_rate
         self._sequences[request.request_id] = sequence
         self._scheduler.enqueue(sequence)
 
@@ -133,9 +134,8 @@ class Engine:
         return LoadReport(
             running=sum(sequence.finish_reason is None for sequence in scheduler.running),
             waiting=scheduler.num_waiting,
-            waiting_prefill_tokens=sum(
-                s.num_pending for s in (*scheduler.waiting, *scheduler.running) if not s.is_decoding
-            ),
+            waiting_prefill_tokens=sum(s.uncached_tokens for s in scheduler.waiting)
+            + sum(s.num_pending for s in scheduler.running if not s.is_decoding),
             kv_blocks_total=self._pool.num_blocks,
             kv_blocks_free=self._pool.num_free,
             step_seconds=pace.step_seconds,

@@ -12,7 +12,8 @@ class Sequence:
     """One request's tokens and KV blocks. Each step moves `num_computed` towards `num_tokens`; there is no
     prefill or decode phase beyond that. `block_keys` names the full blocks known so far, `num_published` of which
     the pool knows too. While it is `in_flight` a step that was submitted and not yet collected computes it. Times are
-    seconds of the engine's clock; `prefill_seconds` is what its prompt was expected to take when it came."""
+    seconds of the engine's clock. When it came `uncached_tokens` of its prompt were not in the cache, and were expected
+    to take `prefill_seconds`."""
 
     request: GenerateRequest
     arrival: float
@@ -20,6 +21,7 @@ class Sequence:
     root_key: bytes
     token_ids: list[int]
     block_keys: list[bytes]
+    uncached_tokens: int = 0
     prefill_seconds: float = 0.0
     num_computed: int = 0
     num_published: int = 0

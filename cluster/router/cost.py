@@ -1,10 +1,32 @@
-"""What it costs to run a request on a replica, in seconds."""
+"""What it costs to run a request on a replica, in seconds of waiting.
+
+Its first token comes after the prompts that are computed before its own, and its own. What its prompt takes, others
+pay as well: those whom it overtakes, those who come after it, those whose answers stand still meanwhile, and those
+whose part of the cache it displaces. So a request rather waits for the replica that holds its prefix than has it
+computed elsewhere, as long as that wait is not longer than all this.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from cluster.router.load import ReplicaLoad
 
 UNMEASURED_PREFILL_RATE = 10_000.0  # tokens/s, until a replica has measured its own
+UNDER_WAY = 2  # prompts that a replica may be computing, beside those that wait there
+FOLLOWERS = 3  # requests that come before a busy replica is idle again, on average, and wait for this one's prompt too
+ANSWER_SHARE = 0.05  # a second in the middle of an answer is so much of one before its first token (2 s against 40 s)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What holds for a model's replicas alike: they run one engine on one kind of device, and where their measurements
+    differ, it is as a rule for what they happened to compute. `hit_rate` is the share of prompt tokens that were found
+    in a cache, `churn` the blocks that a replica stored lately, on average."""
+
+    prefill_rate: float = UNMEASURED_PREFILL_RATE
+    hit_rate: float = 0.0
+    churn: float = 0.0
 
 
 def ttft_seconds(load: ReplicaLoad, uncached_tokens: int) -> float:
@@ -14,12 +36,22 @@ def ttft_seconds(load: ReplicaLoad, uncached_tokens: int) -> float:
     return load.report.step_seconds + (load.queued_tokens + uncached_tokens) / rate
 
 
-def imposed_seconds(load: ReplicaLoad, uncached_tokens: int) -> float:
-    """How long this prompt's computation holds up the requests that run there, averaged over all that run."""
-    rate = load.report.prefill_rate or UNMEASURED_PREFILL_RATE
-    busy = load.running / (load.running + 1)
-    return busy * uncached_tokens / rate
+def cost_seconds(load: ReplicaLoad, uncached_tokens: int, fleet: Fleet) -> float:
+    """Seconds of waiting, this request's and the others'."""
+    waits = waiting_tokens(load, uncached_tokens, fleet.prefill_rate)
+    overtakes = waits < load.queued_tokens
+    payers = 1 + overtakes + FOLLOWERS + ANSWER_SHARE * load.running + displacement(load, fleet)
+    return (waits + uncached_tokens * payers) / fleet.prefill_rate
 
 
-def cost_seconds(load: ReplicaLoad, uncached_tokens: int) -> float:
-    return ttft_seconds(load, uncached_tokens) + imposed_seconds(load, uncached_tokens)
+def waiting_tokens(load: ReplicaLoad, uncached_tokens: int, prefill_rate: float) -> float:
+    """Prompt tokens that are computed before this one's: all that are queued or, where short prompts go first, of each
+    prompt no more than this one has itself, and what the step under way still takes."""
+    prompts = load.report.waiting + len(load.bookings) + UNDER_WAY
+    return min(load.queued_tokens, prompts * uncached_tokens + load.report.step_seconds * prefill_rate)
+
+
+def displacement(load: ReplicaLoad, fleet: Fleet) -> float:
+    """Tokens that must be computed again later for one that is stored now. What is displaced is asked for again about
+    as often as anything is found, and the more often the less time it has had: where more is stored."""
+    return fleet.hit_rate * load.churn / fleet.churn if fleet.churn else 0.0
