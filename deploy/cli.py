@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.ingress import IngressMode
+from deploy.bench.engine.command import bench_engine
 from deploy.bench.serve.command import bench_serve
 from deploy.errors import UserError
 from deploy.json_file import write_json
+from deploy.simulate.command import simulate
 
 if TYPE_CHECKING:
     from deploy.config import MobulaConfig
@@ -23,6 +25,8 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 bench = typer.Typer(no_args_is_help=True, help="Measure what a part costs on this machine.")
 app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
+bench.command("engine")(bench_engine)
+app.command()(simulate)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 Port = Annotated[int | None, typer.Option(help="TCP port to listen on.", min=1, max=65535, show_default="8000")]
