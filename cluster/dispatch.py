@@ -71,9 +71,11 @@ class Dispatch:
         self._member: Member | None = None
         self._aborted = False
 
-    async def run(self) -> Finished | Refused | None:
-        """None if the request was over when its replica failed, so that only its summary is missing. Raises
-        NoReplicaError or PoisonRequestError when it has to be given up."""
+    async def run(self, remaining_seconds: float | None) -> Finished | Refused | None:
+        """`remaining_seconds` are left until the first token is due. Returns None if the request was over when its
+        replica failed, so that only its summary is missing. Raises NoReplicaError or PoisonRequestError when it has to
+        be given up."""
+        self._asked = self._present = replace(self._asked, remaining_seconds=remaining_seconds)
         while True:
             member, choice = await self._choose()
             outcome = await self._try(member, choice.ttft_seconds)

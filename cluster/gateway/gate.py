@@ -110,6 +110,12 @@ class Gate:
             self.notify()
         self._wait_seconds.observe(self._clock() - started)
 
+    def remaining_seconds(self, ticket: Ticket) -> float | None:
+        """What is left of the time in which the request's first token is due, if it is due in any."""
+        if self._objective is None or ticket.patient:
+            return None
+        return max(0.0, self._objective - (self._clock() - ticket.arrival))
+
     def notify(self) -> None:
         """The replicas' load has changed: let in whom there is room for."""
         if self._queue and not self._is_to_look:

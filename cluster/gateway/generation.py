@@ -91,7 +91,7 @@ class Generation:
         """Wait for room, then be brought to the end; nothing may come in between, as the room is not reserved."""
         await self._model.gate.enter(self._ticket)
         self._is_let_in = True
-        return await self._dispatch.run()
+        return await self._dispatch.run(self._model.gate.remaining_seconds(self._ticket))
 
     async def cached_tokens(self) -> int:
         """Prompt tokens that came from the prefix cache; known once the engine has ended the request."""

@@ -278,6 +278,14 @@ async def test_ten_times_the_capacity_does_as_much_as_capacity():
 
 
 @virtually
+async def test_the_time_left_until_the_first_token_is_known():
+    metrics = GatewayMetrics(dict, lambda: 0)
+    gate = Gate("m", Replicas(1), metrics, lambda: 100, OBJECTIVE, clock=lambda: 10.0)
+    assert gate.remaining_seconds(Ticket("k", 0, 5, 5, arrival=9.25)) == 0.25
+    assert gate.remaining_seconds(Ticket("k", 0, 5, 5, arrival=8.0)) == 0.0
+    assert gate.remaining_seconds(Ticket("k", 0, 5, 5, arrival=9.25, patient=True)) is None
+
+
 async def test_waits_are_measured():
     w = world(slots=1, objective=None)
     await asyncio.gather(*(w.request() for _ in range(3)))
