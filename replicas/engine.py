@@ -141,6 +141,7 @@ class Engine:
             step_seconds=pace.step_seconds,
             prefill_rate=pace.prefill_rate,
             decode_rate=pace.decode_rate,
+            decode_step_seconds=pace.decode_step_seconds,
             steps_total=self._steps,
             preemptions_total=scheduler.preemptions,
             prefix_query_tokens_total=self._query_tokens,

@@ -89,6 +89,7 @@ class LoadReport:
     step_seconds: float = 0.0
     prefill_rate: float = 0.0
     decode_rate: float = 0.0
+    decode_step_seconds: float = 0.0
     steps_total: int = 0
     preemptions_total: int = 0
     prefix_query_tokens_total: int = 0

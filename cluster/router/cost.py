@@ -16,17 +16,19 @@ UNMEASURED_PREFILL_RATE = 10_000.0  # tokens/s, until a replica has measured its
 UNDER_WAY = 2  # prompts that a replica may be computing, beside those that wait there
 FOLLOWERS = 3  # requests that come before a busy replica is idle again, on average, and wait for this one's prompt too
 ANSWER_SHARE = 0.05  # a second in the middle of an answer is so much of one before its first token (2 s against 40 s)
+ANSWER_TOKENS = 256  # of a usual answer
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """What holds for a model's replicas alike: they run one engine on one kind of device, and where their measurements
     differ, it is as a rule for what they happened to compute. `hit_rate` is the share of prompt tokens that were found
-    in a cache, `churn` the blocks that a replica stored lately, on average."""
+    in a cache, `churn` the blocks that a replica stored lately, on average, `decode_step_seconds` the shortest."""
 
     prefill_rate: float = UNMEASURED_PREFILL_RATE
     hit_rate: float = 0.0
     churn: float = 0.0
+    decode_step_seconds: float = 0.0
 
 
 def ttft_seconds(load: ReplicaLoad, uncached_tokens: int) -> float:
@@ -41,7 +43,7 @@ def cost_seconds(load: ReplicaLoad, uncached_tokens: int, fleet: Fleet) -> float
     waits = waiting_tokens(load, uncached_tokens, fleet.prefill_rate)
     overtakes = waits < load.queued_tokens
     payers = 1 + overtakes + FOLLOWERS + ANSWER_SHARE * load.running + displacement(load, fleet)
-    return (waits + uncached_tokens * payers) / fleet.prefill_rate
+    return (waits + uncached_tokens * payers) / fleet.prefill_rate + slower_answer_seconds(load, fleet)
 
 
 def waiting_tokens(load: ReplicaLoad, uncached_tokens: int, prefill_rate: float) -> float:
@@ -55,3 +57,10 @@ def displacement(load: ReplicaLoad, fleet: Fleet) -> float:
     """Tokens that must be computed again later for one that is stored now. What is displaced is asked for again about
     as often as anything is found, and the more often the less time it has had: where more is stored."""
     return fleet.hit_rate * load.churn / fleet.churn if fleet.churn else 0.0
+
+
+def slower_answer_seconds(load: ReplicaLoad, fleet: Fleet) -> float:
+    """What its answer loses where decode steps are longer than elsewhere because many are running."""
+    if not load.running:
+        return 0.0
+    return ANSWER_SHARE * ANSWER_TOKENS * max(load.report.decode_step_seconds - fleet.decode_step_seconds, 0.0)

@@ -160,6 +160,7 @@ class Placement:
             prefill_rate=median(rates) if rates else UNMEASURED_PREFILL_RATE,
             hit_rate=found / asked if asked else 0.0,
             churn=mean(load.churn for load in loads),
+            decode_step_seconds=min(load.report.decode_step_seconds for load in loads),
         )
 
     def _book(self, wish: Wish, replica: str, uncached: int) -> None:

@@ -85,6 +85,11 @@ class Cluster:
         if earlier_end is not None:
             self._end_at(member, earlier_end)
         elif not member.replica.is_busy:
+            self._at(now, partial(self._wake, member))
+
+    def _wake(self, member: _Member, now: float) -> None:
+        """After all that arrives at this moment."""
+        if not member.replica.is_busy:
             self._begin(member, now)
 
     def _begin(self, member: _Member, now: float) -> None:

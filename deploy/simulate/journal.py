@@ -66,11 +66,15 @@ class Journal:
             self._cached[int(summary.request_id)] = summary.cached_tokens
             self._preemptions += summary.preemptions
 
+    @property
+    def ttft_seconds(self) -> Seconds:
+        return self._first - np.array([arrival.time for arrival in self._arrivals])
+
     def figures(self) -> Figures:
         times = np.array([arrival.time for arrival in self._arrivals])
         tokens = np.array([arrival.num_tokens for arrival in self._arrivals])
         answers = np.array([arrival.max_tokens for arrival in self._arrivals])
-        ttft = self._first - times
+        ttft = self.ttft_seconds
         itl = (self._last - self._first) / np.maximum(answers - 1, 1)
         itl_mean, itl_p99 = self._itl()
         return Figures(
