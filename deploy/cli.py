@@ -17,6 +17,7 @@ from deploy.bench.serve.command import bench_serve
 from deploy.errors import UserError
 from deploy.json_file import write_json
 from deploy.simulate.command import simulate
+from deploy.tune.command import tune
 
 if TYPE_CHECKING:
     from deploy.config import MobulaConfig
@@ -27,6 +28,7 @@ app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
 bench.command("engine")(bench_engine)
 app.command()(simulate)
+app.command()(tune)
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")]
 Port = Annotated[int | None, typer.Option(help="TCP port to listen on.", min=1, max=65535, show_default="8000")]
