@@ -24,7 +24,7 @@ def tiny_application(args: dict[str, Any]) -> Application:
     makes it another version."""
     ingress = Ingress("gateway", "127.0.0.1", int(args["port"]))
     replica = replica_deployment("model-tiny", 3, TINY_ENGINE).bind(ReplicaSpec(args["checkpoint"], TINY_ENGINE))
-    gateway = gateway_deployment(1)
+    gateway = gateway_deployment(2)
     if args.get("on_head"):
         gateway = gateway.options(ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}})
     return gateway.bind({"tiny": replica}, GatewaySettings(move_after=MOVE_AFTER), ingress)
