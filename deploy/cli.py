@@ -69,10 +69,15 @@ def serve(
     ] = None,
     host: Host = None,
     port: Port = None,
+    dtype: Annotated[str | None, typer.Option(help="Type to compute in, for every model.", show_default="auto")] = None,
+    quantization: Annotated[
+        str | None, typer.Option(help="int8, int4 or none, for every model.", show_default="auto")
+    ] = None,
     json_file: JsonFile = None,
     quiet: Quiet = False,
 ) -> None:
     """Serve a model, or all that a configuration file names."""
+    from deploy.config import with_precision
     from deploy.door import door_settings
     from deploy.preflight import check_address, fetch_models
     from deploy.provenance import check_provenance
@@ -81,7 +86,7 @@ def serve(
 
     clock = StageClock(quiet)
     check_provenance(Path.cwd())
-    config = _read_target(target, host, port)
+    config = with_precision(_read_target(target, host, port), dtype, quantization)
     door_settings(config, os.environ)
     check_address(config.gateway.host, config.gateway.port)
     with clock.stage("find and check the model files"):

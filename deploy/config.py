@@ -25,9 +25,10 @@ from pydantic import (
 from cluster.ingress import IngressMode
 from deploy.catalog import identify
 from deploy.config_problems import find_problems
+from deploy.errors import UserError
 from deploy.units import parse_bytes, parse_duration
 from deploy.yaml_file import ConfigError, Problem, YamlFile, format_path, read_yaml
-from replicas.config import Dtype, EngineConfig
+from replicas.config import Dtype, EngineConfig, Kernels, Quantization
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
@@ -78,6 +79,11 @@ class EngineSection(Section):
 
     dtype: Dtype = _DEFAULTS.dtype
     """Type of weights and activations; `auto` takes the checkpoint's, as far as the device is good at it."""
+    quantization: Quantization = _DEFAULTS.quantization
+    """Weights in 8 or 4 bits on CPUs: int8, int4 or none. `auto` keeps what a GGUF file holds, unless dtype asks for
+    something else."""
+    kernels: Kernels = _DEFAULTS.kernels
+    """Who computes on CPUs: kernels that are compiled at the first start, or torch; `auto` compiles if it can."""
     block_size: int = Field(default=_DEFAULTS.block_size, ge=1)
     """Tokens in one block of the KV cache."""
     max_batched_tokens: int = Field(default=_DEFAULTS.max_batched_tokens, ge=1)
@@ -264,6 +270,17 @@ def config_for_model(source: str) -> MobulaConfig:
     found = identify(source)
     name = re.sub(r"[^\w.:/@+-]+", "-", found.stem if isinstance(found, Path) else source)
     return MobulaConfig(models=[ModelSection(id=name, source=source)])
+
+
+def with_precision(config: MobulaConfig, dtype: str | None, quantization: str | None) -> MobulaConfig:
+    """The configuration with all its models in another precision. Raises UserError for one that does not exist."""
+    changes = {key: value for key, value in (("dtype", dtype), ("quantization", quantization)) if value is not None}
+    try:
+        EngineConfig(**changes)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(f"--{error}") from error
+    models = [model.model_copy(update={"engine": model.engine.model_copy(update=changes)}) for model in config.models]
+    return config.model_copy(update={"models": models})
 
 
 def to_engine_config(model: ModelSection) -> EngineConfig:

@@ -71,17 +71,16 @@ def _check(model: ModelSection) -> CheckedModel:
 
 
 def _open(model: ModelSection, path: Path) -> CheckedModel:
-    import torch
-
     from replicas.build import plan_capacity
-    from replicas.loading.checkpoint import open_checkpoint, resolve_dtype
+    from replicas.loading.checkpoint import open_checkpoint
+    from replicas.loading.precision import resolve_precision
     from replicas.text.tokenizer import Tokenizer
 
     engine = to_engine_config(model)
     try:
         checkpoint = open_checkpoint(path)
         Tokenizer.open(path)
-        plan_capacity(checkpoint, engine, resolve_dtype(engine.dtype, checkpoint.config, torch.device(engine.device)))
+        plan_capacity(checkpoint, engine, resolve_precision(engine, checkpoint))
     except (ValueError, OSError) as error:
         raise UserError(f"the model {model.id} cannot be served: {error}") from error
     return CheckedModel(model.id, model.source, path, checkpoint.config)

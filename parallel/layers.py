@@ -9,29 +9,33 @@ Shape suffixes: T tokens, I input features, O output features on this rank, V vo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from parallel.collectives import all_gather_last_dim, all_reduce
+from parallel.matrix import Matrix, MatrixFactory, PlainMatrix
 from parallel.mesh import Mesh
 from parallel.sharding import Shard, WeightSlot, even_shard, padded_shard
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a model's parameters live, and as what."""
+    """Where a model's parameters live, and as what. Only matrices are anything else than plain tensors."""
 
     mesh: Mesh
     dtype: torch.dtype
     device: torch.device
+    matrices: MatrixFactory = PlainMatrix
 
     def parameter(self, *shape: int) -> nn.Parameter:
         """Uninitialised memory that the loader fills."""
         return nn.Parameter(torch.empty(shape, dtype=self.dtype, device=self.device), requires_grad=False)
+
+    def matrix(self, names: Sequence[str], outputs: int, inputs: int) -> Matrix:
+        return self.matrices(names, (outputs, inputs), self.dtype, self.device)
 
 
 class Layer(nn.Module):
@@ -50,17 +54,17 @@ class ColumnParallelLinear(Layer):
         super().__init__()
         self.parts = dict(parts)
         self.sizes = [shard.stop - shard.start for _, shard in self.parts.values()]
-        self.weight = placement.parameter(sum(self.sizes), in_features)
+        self.weight = placement.matrix(list(self.parts), sum(self.sizes), in_features)
         self.bias = placement.parameter(sum(self.sizes)) if bias else None
 
     def forward(self, x_TI: torch.Tensor) -> torch.Tensor:
-        return F.linear(x_TI, self.weight, self.bias)
+        return self.weight(x_TI, self.bias)
 
     def weight_slots(self) -> Iterator[tuple[str, WeightSlot]]:
-        in_features = self.weight.size(1)
-        weights = self.weight.data.split(self.sizes)
-        for (name, (rows, shard)), weight_OI in zip(self.parts.items(), weights, strict=True):
-            yield f"{name}.weight", WeightSlot(weight_OI, (rows, in_features), shard)
+        in_features, first = self.weight.shape[1], 0
+        for (name, (rows, shard)), size in zip(self.parts.items(), self.sizes, strict=True):
+            yield f"{name}.weight", WeightSlot(self.weight.part(first, size), (rows, in_features), shard)
+            first += size
         if self.bias is None:
             return
         for (name, (rows, shard)), bias_O in zip(self.parts.items(), self.bias.data.split(self.sizes), strict=True):
@@ -68,8 +72,8 @@ class ColumnParallelLinear(Layer):
 
 
 class RowParallelLinear(Layer):
-    """y = sum over ranks of x W^T, plus b, with the columns of W divided; each rank brings its slice of x.
-    `shape` is the full matrix's: outputs, inputs."""
+    """y = sum over ranks of x W^T, plus b and a residual, with the columns of W divided; each rank brings its slice
+    of x. `shape` is the full matrix's: outputs, inputs."""
 
     def __init__(self, name: str, shape: tuple[int, int], bias: bool, placement: Placement) -> None:
         super().__init__()
@@ -79,17 +83,19 @@ class RowParallelLinear(Layer):
         self.mesh = mesh
         self.shape = shape
         self.shard = even_shard(in_features, mesh, f"the input of {name}", dim=1)
-        self.weight = placement.parameter(out_features, in_features // mesh.tensor)
+        self.weight = placement.matrix([name], out_features, in_features // mesh.tensor)
         self.bias = placement.parameter(out_features) if bias else None
 
-    def forward(self, x_TI: torch.Tensor) -> torch.Tensor:
+    def forward(self, x_TI: torch.Tensor, residual_TO: torch.Tensor | None = None) -> torch.Tensor:
         if self.mesh.tensor == 1:
-            return F.linear(x_TI, self.weight, self.bias)
-        y_TO = all_reduce(F.linear(x_TI, self.weight), self.mesh)
-        return y_TO if self.bias is None else y_TO + self.bias
+            return self.weight(x_TI, self.bias, residual_TO)
+        y_TO = all_reduce(self.weight(x_TI), self.mesh)
+        if self.bias is not None:
+            y_TO = y_TO + self.bias
+        return y_TO if residual_TO is None else residual_TO + y_TO
 
     def weight_slots(self) -> Iterator[tuple[str, WeightSlot]]:
-        yield f"{self.name}.weight", WeightSlot(self.weight.data, self.shape, self.shard)
+        yield f"{self.name}.weight", WeightSlot(self.weight.part(0, self.shape[0]), self.shape, self.shard)
         if self.bias is not None:
             yield f"{self.name}.bias", WeightSlot(self.bias.data, self.shape[:1])
 
@@ -105,19 +111,18 @@ class VocabParallelEmbedding(Layer):
         self.mesh = mesh
         self.vocab_size = vocab_size
         self.shard = padded_shard(vocab_size, mesh)
-        self.weight = placement.parameter(-(-vocab_size // mesh.tensor), hidden_size)
-        self.weight.data[self.shard.stop - self.shard.start :].zero_()
+        self.weight = placement.matrix([name], -(-vocab_size // mesh.tensor), hidden_size)
 
     def forward(self, token_ids_T: torch.Tensor) -> torch.Tensor:
         if self.mesh.tensor == 1:
-            return F.embedding(token_ids_T, self.weight)
+            return self.weight.lookup(token_ids_T)
         elsewhere_T = (token_ids_T < self.shard.start) | (token_ids_T >= self.shard.stop)
         rows_T = (token_ids_T - self.shard.start).masked_fill(elsewhere_T, 0)
-        return all_reduce(F.embedding(rows_T, self.weight).masked_fill(elsewhere_T[:, None], 0), self.mesh)
+        return all_reduce(self.weight.lookup(rows_T).masked_fill(elsewhere_T[:, None], 0), self.mesh)
 
     def local_logits(self, hidden_TI: torch.Tensor) -> torch.Tensor:
         """The logits of this rank's part of the vocabulary; what pads it is minus infinity."""
-        logits_TV = F.linear(hidden_TI, self.weight)
+        logits_TV = self.weight.logits(hidden_TI)
         logits_TV[:, self.shard.stop - self.shard.start :] = -torch.inf
         return logits_TV
 
@@ -130,5 +135,5 @@ class VocabParallelEmbedding(Layer):
 
     def weight_slots(self) -> Iterator[tuple[str, WeightSlot]]:
         held = self.shard.stop - self.shard.start
-        shape = (self.vocab_size, self.weight.size(1))
-        yield f"{self.name}.weight", WeightSlot(self.weight.data[:held], shape, self.shard)
+        shape = (self.vocab_size, self.weight.shape[1])
+        yield f"{self.name}.weight", WeightSlot(self.weight.part(0, held), shape, self.shard)

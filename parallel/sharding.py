@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from parallel.matrix import RowSink
 from parallel.mesh import Mesh
 
 
@@ -21,9 +22,9 @@ class Shard:
 @dataclass(frozen=True, slots=True)
 class WeightSlot:
     """Where one tensor of a checkpoint goes: this rank copies `shard` of it (None: all) into `target`, which may
-    be a view of a packed parameter. `shape` is the full tensor's."""
+    be a view of a packed parameter, or takes rows to put them in an order of its own. `shape` is the full tensor's."""
 
-    target: torch.Tensor
+    target: torch.Tensor | RowSink
     shape: tuple[int, ...]
     shard: Shard | None = None
 

@@ -13,7 +13,8 @@ from replicas.config import EngineConfig, ModelConfig
 from replicas.engine import Engine, ServedModel
 from replicas.executor import Executor, InProcessExecutor
 from replicas.layers.attention import kv_bytes_per_block
-from replicas.loading.checkpoint import Checkpoint, dtype_name, open_checkpoint, resolve_dtype
+from replicas.loading.checkpoint import Checkpoint, open_checkpoint
+from replicas.loading.precision import Precision, resolve_precision, resolved
 from replicas.messages import GenerateRequest
 from replicas.models.layout import check_layout
 from replicas.ranks.processes import RankProcesses
@@ -39,8 +40,9 @@ def build_engine(
     device = torch.device(config.device)
     with stage("open the checkpoint", on_stage):
         checkpoint = open_checkpoint(Path(path))
-        dtype = resolve_dtype(config.dtype, checkpoint.config, device)
-        served = plan_capacity(checkpoint, config, dtype)
+        precision = resolve_precision(config, checkpoint)
+        served = plan_capacity(checkpoint, config, precision)
+        config = replace(config, kernels="compiled" if precision.compiled else "torch")
     executor: Executor
     if config.num_ranks == 1:
         group = RankGroup(Mesh(), device)
@@ -48,8 +50,7 @@ def build_engine(
     else:
         executor = start_ranks(checkpoint, config, served.num_blocks, on_stage, host, launch)
     config = replace(
-        config,
-        dtype=dtype_name(dtype),
+        resolved(config, precision),
         prefix_caching=config.prefix_caching and _keys_fit_all_prompts(checkpoint.config),
     )
     engine = Engine(config, served, executor)
@@ -58,12 +59,12 @@ def build_engine(
     return engine
 
 
-def plan_capacity(checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype) -> ServedModel:
+def plan_capacity(checkpoint: Checkpoint, config: EngineConfig, precision: Precision) -> ServedModel:
     """How many KV blocks the memory of every rank holds, and how long a request may therefore become."""
     model = checkpoint.config
     check_layout(model, config.tensor_parallel, config.pipeline_parallel)
     ranks = [Mesh(config.tensor_parallel, config.pipeline_parallel, rank) for rank in range(config.num_ranks)]
-    block_bytes = max(kv_bytes_per_block(model, mesh, config.block_size, dtype) for mesh in ranks)
+    block_bytes = max(kv_bytes_per_block(model, mesh, config.block_size, precision.dtype) for mesh in ranks)
     num_blocks = config.kv_cache_memory // block_bytes
     if num_blocks < 1:
         raise ValueError(
@@ -75,7 +76,7 @@ def plan_capacity(checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dty
             f"max_model_len is {config.max_model_len}, but the model was made for at most {model.max_positions} tokens"
         )
     max_model_len = min(config.max_model_len or model.max_positions, num_blocks * config.block_size)
-    name = f"{checkpoint.path.name}/{dtype_name(dtype)}"
+    name = f"{checkpoint.path.name}/{precision.name}"
     return ServedModel(name, model.vocab_size, max_model_len, model.eos_token_ids, num_blocks)
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+QUANTIZATIONS = ("auto", "int8", "int4", "none")
+KERNELS = ("auto", "compiled", "torch")
 _AT_LEAST_ONE = (
     "block_size",
     "max_batched_tokens",
@@ -15,6 +17,8 @@ _AT_LEAST_ONE = (
     "pipeline_parallel",
 )
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["auto", "int8", "int4", "none"]
+Kernels = Literal["auto", "compiled", "torch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,14 @@ class ModelConfig:
 class EngineConfig:
     """How one engine runs. Sizes in bytes or tokens; `max_model_len` 0 takes the model's own limit.
     `itl_objective` (seconds) bounds how long a step with running decodes may take; None: unbounded.
+    `quantization` is of the weights; `auto` keeps the form that the file has, unless a dtype is asked for.
+    `kernels` on CPUs: our own compiled ones, or torch's.
     `threads` 0 computes with every core that the process may use.
     `kv_cache_memory` is that of each of the tensor_parallel * pipeline_parallel ranks."""
 
     dtype: Dtype = "auto"
+    quantization: Quantization = "auto"
+    kernels: Kernels = "auto"
     block_size: int = 16
     max_batched_tokens: int = 2048
     max_running: int = 128
@@ -92,8 +100,9 @@ class EngineConfig:
         return self.tensor_parallel * self.pipeline_parallel
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is {self.dtype!r}, but must be one of {', '.join(DTYPES)}")
+        for name, allowed in (("dtype", DTYPES), ("quantization", QUANTIZATIONS), ("kernels", KERNELS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(allowed)}")
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")

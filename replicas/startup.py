@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from parallel.groups import RankGroup
 from replicas.config import EngineConfig
 from replicas.layers.attention import allocate_kv_layers
-from replicas.loading.checkpoint import Checkpoint, load_model, resolve_dtype
+from replicas.loading.checkpoint import Checkpoint, load_model
+from replicas.loading.precision import resolve_precision
 from replicas.ranks.links import StageLinks
 from replicas.runner import ModelRunner
 
@@ -25,9 +26,10 @@ def build_runner(
 ) -> ModelRunner:
     """One rank's part of the model, with its weights and its KV cache."""
     model_config, mesh, device = checkpoint.config, group.mesh, group.device
-    dtype = resolve_dtype(config.dtype, model_config, device)
+    precision = resolve_precision(config, checkpoint)
+    dtype = precision.dtype
     with stage("load the weights", on_stage):
-        model = load_model(checkpoint, mesh, dtype, device)
+        model = load_model(checkpoint, mesh, dtype, device, precision.compute(model_config, mesh))
     with stage("allocate the KV cache", on_stage):
         kv_layers = allocate_kv_layers(model_config, mesh, num_blocks, config.block_size, dtype, device)
     links = StageLinks.of(group, model_config.hidden_size, dtype) if mesh.pipeline > 1 else None

@@ -49,7 +49,6 @@ class SleepingStage(Layer):
         self.head: VocabParallelEmbedding | None = None
         if mesh.is_last_stage:
             self.head = VocabParallelEmbedding("head", MODEL.vocab_size, MODEL.hidden_size, _placement())
-            self.head.weight.zero_()
         self.spans: list[Span] = []
         self._seconds = model_seconds / mesh.pipeline
 

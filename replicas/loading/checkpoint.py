@@ -16,6 +16,7 @@ import torch
 from parallel.mesh import Mesh
 from parallel.sharding import WeightSlot
 from replicas.config import Dtype, ModelConfig
+from replicas.layers.compute import TORCH, Compute
 from replicas.loading.errors import CheckpointError
 from replicas.loading.gguf import GgufCheckpoint
 from replicas.loading.safetensors import SafetensorsCheckpoint
@@ -41,6 +42,9 @@ class Checkpoint(Protocol):
     def location(self, name: str) -> str:
         """The file that holds, or should hold, the tensor, and its name there; for messages."""
 
+    def bits(self, name: str) -> int | None:
+        """In how many bits a weight's codes are stored; None where the tensor is not quantized."""
+
     def read_into(self, name: str, slot: WeightSlot) -> None:
         """Copy this rank's slice of the tensor to where it belongs. Called from several threads."""
 
@@ -55,9 +59,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return checkpoint
 
 
-def load_model(checkpoint: Checkpoint, mesh: Mesh, dtype: torch.dtype, device: torch.device) -> CausalLM:
+def load_model(
+    checkpoint: Checkpoint, mesh: Mesh, dtype: torch.dtype, device: torch.device, compute: Compute = TORCH
+) -> CausalLM:
     """The model with this rank's weights. Beyond them, memory holds at most one tensor a reader."""
-    model = build_model(checkpoint.config, mesh, dtype, device)
+    model = build_model(checkpoint.config, mesh, dtype, device, compute)
     with ThreadPoolExecutor(_READERS) as readers:
         reads = [readers.submit(checkpoint.read_into, name, slot) for name, slot in model.weight_slots().items()]
         for read in reads:
@@ -71,10 +77,13 @@ def dtype_name(dtype: torch.dtype) -> Dtype:
     return name
 
 
-def resolve_dtype(dtype: Dtype, config: ModelConfig, device: torch.device) -> torch.dtype:
-    """`auto` is float32 on CPUs, where the narrow types are slow, and the checkpoint's own dtype elsewhere."""
+def resolve_dtype(dtype: Dtype, config: ModelConfig, device: torch.device, fast_bfloat16: bool = False) -> torch.dtype:
+    """`auto` is the checkpoint's own dtype, but on CPUs: there float32, or bfloat16 in place of a narrow type where
+    that is fast."""
     if dtype == "auto":
-        dtype = "float32" if device.type == "cpu" else config.dtype
+        dtype = config.dtype
+        if device.type == "cpu":
+            dtype = "bfloat16" if fast_bfloat16 and dtype != "float32" else "float32"
     resolved = getattr(torch, dtype)
     assert isinstance(resolved, torch.dtype)
     return resolved

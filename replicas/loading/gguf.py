@@ -12,9 +12,12 @@ import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
+from parallel.matrix import RowSink
 from parallel.sharding import WeightSlot
 from replicas.config import ModelConfig
+from replicas.layers.quantized_matrix import QuantizedRows
 from replicas.loading.errors import CheckpointError
+from replicas.loading.gguf_blocks import holds_as_stored, stored_bits, stored_blocks
 from replicas.loading.gguf_config import gguf_model_config
 from replicas.loading.gguf_file import GgufFile, read_gguf
 
@@ -22,6 +25,7 @@ _READABLE = frozenset(
     GGMLQuantizationType[name]
     for name in ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 )
+_PLAIN = frozenset(GGMLQuantizationType[name] for name in ("F32", "F16", "BF16"))
 _ROPE_FREQS = "rope_freqs.weight"
 _TOP_LEVEL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _IN_BLOCK = {
@@ -66,23 +70,27 @@ class GgufCheckpoint:
     def location(self, name: str) -> str:
         return f"{self.path}: tensor {self._names.get(name) or _file_name(name)}"
 
+    def bits(self, name: str) -> int | None:
+        kind = self._file.tensors[self._names[name]].kind
+        return None if kind in _PLAIN else stored_bits(kind)
+
     def read_into(self, name: str, slot: WeightSlot) -> None:
         tensor = self._file.tensors[self._names[name]]
         rows = self._stored_rows(name, tensor.shape[0])
-        columns = slice(None)
+        columns = slice(0, tensor.shape[-1])
         if slot.shard is not None and slot.shard.dim == 0:
             rows = rows[slot.shard.start : slot.shard.stop]
         elif slot.shard is not None:
             columns = slice(slot.shard.start, slot.shard.stop)
         stored = self._bytes[tensor.offset : tensor.offset + tensor.num_bytes]
         if len(tensor.shape) == 1:
+            assert isinstance(slot.target, torch.Tensor), "only matrices are anything else"
             slot.target.copy_(torch.from_numpy(_dequantized(stored, tensor.kind)[rows]))
             return
         stored = stored.reshape(tensor.shape[0], -1)
         step = max(1, _PIECE // tensor.shape[1])
         for start in range(0, len(rows), step):
-            piece = _dequantized(stored[rows[start : start + step]], tensor.kind)
-            slot.target[start : start + step].copy_(torch.from_numpy(piece[:, columns]))
+            _hand_over(slot.target, start, stored[rows[start : start + step]], tensor.kind, columns)
 
     def _stored_rows(self, name: str, num_rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Where the file keeps each row. Converters interleave the two halves of every query and key head of the
@@ -91,6 +99,20 @@ class GgufCheckpoint:
         if self.config.architecture != "LlamaForCausalLM" or not _is_query_or_key(name):
             return rows
         return rows.reshape(-1, self.config.head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _hand_over(
+    target: torch.Tensor | RowSink, first: int, stored: np.ndarray[Any, Any], kind: GGMLQuantizationType, columns: slice
+) -> None:
+    """Rows from `first` on, as the target takes them: in the file's own codes if it holds such, else dequantized."""
+    if isinstance(target, QuantizedRows) and holds_as_stored(kind, target.matrix.bits):
+        target.write_blocks(first, stored_blocks(stored, kind).columns(columns.start, columns.stop))
+        return
+    rows = torch.from_numpy(_dequantized(stored, kind)[:, columns])
+    if isinstance(target, torch.Tensor):
+        target[first : first + len(rows)].copy_(rows)
+    else:
+        target.write(first, rows)
 
 
 def _is_query_or_key(name: str) -> bool:

@@ -51,6 +51,9 @@ class SafetensorsCheckpoint:
     def location(self, name: str) -> str:
         return f"{self._files.get(name, self.path)}: tensor {name}"
 
+    def bits(self, name: str) -> int | None:
+        return None
+
     def read_into(self, name: str, slot: WeightSlot) -> None:
         stored = self._readers[self._files[name]].get_slice(name)
         if slot.shard is None:
@@ -60,7 +63,10 @@ class SafetensorsCheckpoint:
         else:
             part = stored[:, slot.shard.start : slot.shard.stop]
         assert isinstance(part, torch.Tensor)
-        slot.target.copy_(part)
+        if isinstance(slot.target, torch.Tensor):
+            slot.target.copy_(part)
+        else:
+            slot.target.write(0, part)
 
 
 def _reader(file: Path) -> Any:

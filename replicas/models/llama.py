@@ -14,25 +14,27 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from parallel.layers import ColumnParallelLinear, Layer, Placement, RowParallelLinear, VocabParallelEmbedding
 from parallel.mesh import Mesh
 from parallel.sharding import Shard, WeightSlot, even_shard, kv_head_shard
 from replicas.batch import ForwardBatch, KvLayer
 from replicas.config import ModelConfig
-from replicas.layers.attention import Attend, attention_backend, write_kv
+from replicas.layers.attention import Attend
+from replicas.layers.compute import TORCH, Compute
 from replicas.layers.norm import RMSNorm
-from replicas.layers.rope import RotaryEmbedding, apply_rope
+from replicas.layers.ops import CosSin, Ops
+from replicas.layers.rope import RotaryEmbedding
 from replicas.models.layout import stage_layers
 
 WeightSlots = Iterator[tuple[str, WeightSlot]]
 
 
 class Attention(Layer):
-    def __init__(self, prefix: str, config: ModelConfig, placement: Placement) -> None:
+    def __init__(self, prefix: str, config: ModelConfig, placement: Placement, ops: Ops) -> None:
         super().__init__()
         head_dim, mesh = config.head_dim, placement.mesh
+        self.ops = ops
         query_heads = even_shard(config.num_heads, mesh, "num_attention_heads")
         kv_heads = kv_head_shard(config.num_kv_heads, mesh)
         self.head_dim = head_dim
@@ -49,29 +51,26 @@ class Attention(Layer):
         self.query_norm: RMSNorm | None = None
         self.key_norm: RMSNorm | None = None
         if config.qk_norm:
-            self.query_norm = RMSNorm(f"{prefix}.q_norm", head_dim, config.rms_norm_eps, placement)
-            self.key_norm = RMSNorm(f"{prefix}.k_norm", head_dim, config.rms_norm_eps, placement)
+            self.query_norm = RMSNorm(f"{prefix}.q_norm", head_dim, config.rms_norm_eps, placement, ops)
+            self.key_norm = RMSNorm(f"{prefix}.k_norm", head_dim, config.rms_norm_eps, placement, ops)
 
     def forward(
         self,
-        hidden_TH: torch.Tensor,
-        cos_sin: tuple[torch.Tensor, torch.Tensor],
+        x_TH: torch.Tensor,
+        residual_TH: torch.Tensor,
+        cos_sin: CosSin,
         slots_T: torch.Tensor,
         layer: KvLayer,
         attend: Attend,
     ) -> torch.Tensor:
-        num_tokens, num_rotated = hidden_TH.size(0), self.num_heads + self.num_kv_heads
-        qkv_THD = self.qkv(hidden_TH).view(num_tokens, -1, self.head_dim)
-        value_TKD = qkv_THD[:, num_rotated:]
+        qkv_TC = self.qkv(x_TH)
         if self.query_norm is not None and self.key_norm is not None:
-            query_TQD = self.query_norm(qkv_THD[:, : self.num_heads])
-            key_TKD = self.key_norm(qkv_THD[:, self.num_heads : num_rotated])
-            rotated_THD = apply_rope(torch.cat((query_TQD, key_TKD), dim=1), *cos_sin)
-        else:
-            rotated_THD = apply_rope(qkv_THD[:, :num_rotated], *cos_sin)
-        query_TQD, key_TKD = rotated_THD[:, : self.num_heads], rotated_THD[:, self.num_heads :]
-        write_kv(layer, slots_T, key_TKD, value_TKD)
-        return self.out(attend(query_TQD, layer).flatten(1))
+            heads_THD = qkv_TC.view(qkv_TC.size(0), -1, self.head_dim)
+            query_TQD, key_TKD, _ = heads_THD.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=1)
+            query_TQD.copy_(self.query_norm(query_TQD))
+            key_TKD.copy_(self.key_norm(key_TKD))
+        query_TQD = self.ops.rotate_and_write(qkv_TC, cos_sin, slots_T, layer, self.num_heads)
+        return self.out(attend(query_TQD, layer).flatten(1), residual_TH)
 
     def weight_slots(self) -> WeightSlots:
         yield from self.qkv.weight_slots()
@@ -82,17 +81,17 @@ class Attention(Layer):
 
 
 class Mlp(Layer):
-    def __init__(self, prefix: str, config: ModelConfig, placement: Placement) -> None:
+    def __init__(self, prefix: str, config: ModelConfig, placement: Placement, ops: Ops) -> None:
         super().__init__()
+        self.ops = ops
         size = config.intermediate_size
         shard = even_shard(size, placement.mesh, "intermediate_size")
         parts = {f"{prefix}.gate_proj": (size, shard), f"{prefix}.up_proj": (size, shard)}
         self.gate_up = ColumnParallelLinear(config.hidden_size, parts, config.mlp_bias, placement)
         self.down = RowParallelLinear(f"{prefix}.down_proj", (config.hidden_size, size), config.mlp_bias, placement)
 
-    def forward(self, hidden_TH: torch.Tensor) -> torch.Tensor:
-        gate_TF, up_TF = self.gate_up(hidden_TH).chunk(2, dim=-1)
-        return self.down(F.silu(gate_TF) * up_TF)
+    def forward(self, x_TH: torch.Tensor, residual_TH: torch.Tensor) -> torch.Tensor:
+        return self.down(self.ops.silu_mul(self.gate_up(x_TH)), residual_TH)
 
     def weight_slots(self) -> WeightSlots:
         yield from self.gate_up.weight_slots()
@@ -100,24 +99,24 @@ class Mlp(Layer):
 
 
 class DecoderLayer(Layer):
-    def __init__(self, prefix: str, config: ModelConfig, placement: Placement) -> None:
+    def __init__(self, prefix: str, config: ModelConfig, placement: Placement, ops: Ops) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
-        self.attention_norm = RMSNorm(f"{prefix}.input_layernorm", size, eps, placement)
-        self.attention = Attention(f"{prefix}.self_attn", config, placement)
-        self.mlp_norm = RMSNorm(f"{prefix}.post_attention_layernorm", size, eps, placement)
-        self.mlp = Mlp(f"{prefix}.mlp", config, placement)
+        self.attention_norm = RMSNorm(f"{prefix}.input_layernorm", size, eps, placement, ops)
+        self.attention = Attention(f"{prefix}.self_attn", config, placement, ops)
+        self.mlp_norm = RMSNorm(f"{prefix}.post_attention_layernorm", size, eps, placement, ops)
+        self.mlp = Mlp(f"{prefix}.mlp", config, placement, ops)
 
     def forward(
         self,
         hidden_TH: torch.Tensor,
-        cos_sin: tuple[torch.Tensor, torch.Tensor],
+        cos_sin: CosSin,
         slots_T: torch.Tensor,
         layer: KvLayer,
         attend: Attend,
     ) -> torch.Tensor:
-        hidden_TH = hidden_TH + self.attention(self.attention_norm(hidden_TH), cos_sin, slots_T, layer, attend)
-        return hidden_TH + self.mlp(self.mlp_norm(hidden_TH))
+        hidden_TH = self.attention(self.attention_norm(hidden_TH), hidden_TH, cos_sin, slots_T, layer, attend)
+        return self.mlp(self.mlp_norm(hidden_TH), hidden_TH)
 
     def weight_slots(self) -> WeightSlots:
         for part in (self.attention_norm, self.attention, self.mlp_norm, self.mlp):
@@ -126,21 +125,25 @@ class DecoderLayer(Layer):
 
 class CausalLM(Layer):
     """One stage of the model, or all of it: the embedding belongs to the first stage, norm and head to the last.
-    `backend` may be exchanged; layers with equal windows share one plan a step."""
+    `compute` says how; layers with equal windows share one attention plan a step."""
 
-    def __init__(self, config: ModelConfig, mesh: Mesh, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, mesh: Mesh, dtype: torch.dtype, device: torch.device, compute: Compute = TORCH
+    ) -> None:
         super().__init__()
-        placement = Placement(mesh, dtype, device)
+        placement = Placement(mesh, dtype, device, compute.matrices)
         stage = stage_layers(config, mesh)
         self.config = config
-        self.backend = attention_backend(device)
+        self.ops = compute.ops
         self.windows = [config.sliding_windows[index] for index in stage]
         self.embedding = _vocabulary("model.embed_tokens", config, placement) if mesh.is_first_stage else None
-        self.layers = nn.ModuleList(DecoderLayer(f"model.layers.{index}", config, placement) for index in stage)
+        self.layers = nn.ModuleList(
+            DecoderLayer(f"model.layers.{index}", config, placement, self.ops) for index in stage
+        )
         self.norm: RMSNorm | None = None
         self.head: VocabParallelEmbedding | None = None
         if mesh.is_last_stage:
-            self.norm = RMSNorm("model.norm", config.hidden_size, config.rms_norm_eps, placement)
+            self.norm = RMSNorm("model.norm", config.hidden_size, config.rms_norm_eps, placement, self.ops)
             self.head = self.embedding if config.tie_word_embeddings else _vocabulary("lm_head", config, placement)
             if self.head is None:
                 self.head = _vocabulary("model.embed_tokens", config, placement)
@@ -154,8 +157,8 @@ class CausalLM(Layer):
         if self.embedding is not None:
             hidden_TH = self.embedding(batch.token_ids_T)
         assert hidden_TH is not None, "a later stage needs the hidden states of the one before"
-        cos_sin = self.rope(batch.positions_T, batch.rope_lengths_T, hidden_TH.dtype)
-        attends = {window: self.backend(batch, kv_layers[0], window) for window in set(self.windows)}
+        cos_sin = self.rope(batch.positions_T, batch.rope_lengths_T, self.ops.rope_dtype(hidden_TH.dtype))
+        attends = {window: self.ops.plan_attention(batch, kv_layers[0], window) for window in set(self.windows)}
         for decoder_layer, kv_layer, window in zip(self.layers, kv_layers, self.windows, strict=True):
             hidden_TH = decoder_layer(hidden_TH, cos_sin, batch.slots_T, kv_layer, attends[window])
         return hidden_TH if self.norm is None else self.norm(hidden_TH)

@@ -8,6 +8,7 @@ import torch
 
 from parallel.mesh import Mesh
 from replicas.config import ModelConfig
+from replicas.layers.compute import TORCH, Compute
 from replicas.models.llama import CausalLM
 
 MODELS = {
@@ -27,7 +28,9 @@ def require_known(architecture: object, known: Iterable[str]) -> str:
     return architecture
 
 
-def build_model(config: ModelConfig, mesh: Mesh, dtype: torch.dtype, device: torch.device) -> CausalLM:
-    """The model with its memory allocated and uninitialised."""
+def build_model(
+    config: ModelConfig, mesh: Mesh, dtype: torch.dtype, device: torch.device, compute: Compute = TORCH
+) -> CausalLM:
+    """The model with its memory allocated, and nothing read yet."""
     model_class = MODELS[require_known(config.architecture, MODELS)]
-    return model_class(config, mesh, dtype, device).eval()
+    return model_class(config, mesh, dtype, device, compute).eval()

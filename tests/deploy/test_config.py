@@ -29,6 +29,7 @@ from deploy.config import (
     config_for_model,
     load_config,
     to_engine_config,
+    with_precision,
 )
 from deploy.errors import UserError
 from deploy.yaml_file import ConfigError
@@ -43,6 +44,8 @@ VALID: dict[str, Any] = {
             "replicas": {"min": 2, "max": 2},
             "engine": {
                 "dtype": "float32",
+                "quantization": "int8",
+                "kernels": "torch",
                 "block_size": 32,
                 "max_batched_tokens": 512,
                 "max_running": 8,
@@ -112,6 +115,8 @@ def test_every_key_is_read(file: Path) -> None:
     assert (model.id, model.source, model.replicas.min) == ("small", "smollm2-135m", 2)
     assert to_engine_config(model) == EngineConfig(
         dtype="float32",
+        quantization="int8",
+        kernels="torch",
         block_size=32,
         max_batched_tokens=512,
         max_running=8,
@@ -124,6 +129,21 @@ def test_every_key_is_read(file: Path) -> None:
         threads=2,
     )
     assert (config.gateway.host, config.gateway.port) == ("0.0.0.0", 9000)
+
+
+def test_options_of_serve_change_every_models_precision(file: Path) -> None:
+    file.write_text(yaml.safe_dump(VALID))
+    changed = with_precision(load_config(file), "bfloat16", "int8")
+    assert [(m.engine.dtype, m.engine.quantization, m.engine.block_size) for m in changed.models] == [
+        ("bfloat16", "int8", 32)
+    ]
+    assert with_precision(load_config(file), None, None) == load_config(file)
+
+
+def test_an_unknown_precision_is_refused(file: Path) -> None:
+    file.write_text(MINIMAL)
+    with pytest.raises(UserError, match="--quantization is 'int2', but must be one of auto, int8, int4, none"):
+        with_precision(load_config(file), None, "int2")
 
 
 def test_what_is_left_out_is_as_for_a_bare_model(file: Path) -> None:

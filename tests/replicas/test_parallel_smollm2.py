@@ -13,7 +13,7 @@ from replicas.text.tokenizer import Tokenizer
 from tests.support.generation import generate, tokens
 from tests.support.prompts import PROMPTS
 
-CONFIG = EngineConfig(kv_cache_memory=64 * 1024**2, max_batched_tokens=256)
+CONFIG = EngineConfig(dtype="float32", kv_cache_memory=64 * 1024**2, max_batched_tokens=256)
 
 
 def test_two_ranks_are_refused_in_seconds_with_the_sizes_that_work(smollm2_path):

@@ -22,6 +22,7 @@ from replicas.config import EngineConfig
 from replicas.engine import Engine
 from replicas.layers.attention import allocate_kv_layers
 from replicas.loading.checkpoint import load_model, open_checkpoint
+from replicas.loading.precision import resolve_precision
 from replicas.ranks.executor import GroupExecutor
 from replicas.ranks.follower import RankSpec, serve_plans
 from replicas.ranks.leader import OVER, PLANS, PULSE, Lead, Rendezvous, lead
@@ -48,7 +49,7 @@ class Ranks:
         mesh = self.leader.group.mesh
         config = replace(config, tensor_parallel=mesh.tensor, pipeline_parallel=mesh.pipeline)
         checkpoint = open_checkpoint(folder)
-        served = plan_capacity(checkpoint, config, torch.float32)
+        served = plan_capacity(checkpoint, config, resolve_precision(config, checkpoint))
         spec = replace(self.spec, model_path=str(folder), config=config, num_blocks=served.num_blocks)
         self.leader.tell(b"serve" + encode_spec(spec))
         runner = build_runner(checkpoint, config, self.leader.group, served.num_blocks)

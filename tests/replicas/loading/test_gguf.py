@@ -90,7 +90,9 @@ def test_k_quants_are_dequantized_row_by_row(kind: str, tmp_path: Path) -> None:
     )
     path = write_gguf(tmp_path / "model.gguf", tiny_model(config), tensors={"token_embd.weight": None})
     _append_tensor(path, tmp_path / "k.gguf", "token_embd.weight", blocks, quantization)
-    embedding = load_model(open_checkpoint(tmp_path / "k.gguf"), Mesh(), torch.float32, CPU).embedding.weight
+    embedding = load_model(open_checkpoint(tmp_path / "k.gguf"), Mesh(), torch.float32, CPU).embedding.weight.part(
+        0, 3000
+    )
     expected = torch.from_numpy(gguf.quants.dequantize(blocks, quantization))
     assert expected.isfinite().all()
     assert torch.equal(embedding, expected)

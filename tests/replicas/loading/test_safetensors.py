@@ -108,7 +108,8 @@ def test_dtypes_are_converted(folder: Path, stored: torch.dtype) -> None:
     weights = {name: tensor.to(stored) for name, tensor in load_file(folder / SINGLE).items()}
     save_file(weights, folder / SINGLE)
     model = load_model(open_checkpoint(folder), Mesh(), torch.bfloat16, CPU)
-    assert torch.equal(model.embedding.weight, weights[EMBEDDING].to(torch.bfloat16))
+    embedding = weights[EMBEDDING].to(torch.bfloat16)
+    assert torch.equal(model.embedding.weight.part(0, len(embedding)), embedding)
 
 
 def test_auto_dtype_is_float32_on_cpus_and_the_files_own_elsewhere(folder: Path) -> None:
@@ -117,6 +118,13 @@ def test_auto_dtype_is_float32_on_cpus_and_the_files_own_elsewhere(folder: Path)
     assert resolve_dtype("auto", config, CPU) == torch.float32
     assert resolve_dtype("auto", config, torch.device("cuda")) == torch.float16
     assert resolve_dtype("bfloat16", config, CPU) == torch.bfloat16
+
+
+def test_auto_dtype_is_bfloat16_on_cpus_that_are_fast_at_it(folder: Path) -> None:
+    edit_json(folder / "config.json", lambda config: config.update(dtype="float16"))
+    assert resolve_dtype("auto", open_checkpoint(folder).config, CPU, fast_bfloat16=True) == torch.bfloat16
+    edit_json(folder / "config.json", lambda config: config.update(dtype="float32"))
+    assert resolve_dtype("auto", open_checkpoint(folder).config, CPU, fast_bfloat16=True) == torch.float32
 
 
 def truncate(path: Path) -> None:

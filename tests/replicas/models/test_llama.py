@@ -9,6 +9,9 @@ import torch
 from transformers import MistralConfig, PreTrainedModel, Qwen2Config
 
 from parallel.mesh import Mesh
+from replicas.batch import ForwardBatch, KvLayer
+from replicas.layers.attention import Attend
+from replicas.layers.ops import TorchOps
 from replicas.layers.reference_attention import ReferenceAttention
 from replicas.loading.checkpoint import load_model, open_checkpoint
 from replicas.models.llama import CausalLM
@@ -18,6 +21,11 @@ from tests.support.paged import PagedRun, chunked_logits
 
 CPU = torch.device("cpu")
 LENGTH = 90
+
+
+class ReferenceOps(TorchOps):
+    def plan_attention(self, batch: ForwardBatch, layer: KvLayer, window: int) -> Attend:
+        return ReferenceAttention(batch, layer, window)
 
 
 def tokens(length: int, seed: int = 0) -> list[int]:
@@ -61,13 +69,13 @@ def test_a_mixed_batch_equals_transformers(pair: tuple[PreTrainedModel, CausalLM
 
 def test_the_reference_backend_gives_the_same_logits(pair: tuple[PreTrainedModel, CausalLM]) -> None:
     _, model = pair
-    token_ids, fast = tokens(40), model.backend
+    token_ids, fast = tokens(40), model.ops
     expected = chunked_logits(model, token_ids, chunk=16)
-    model.backend = ReferenceAttention
+    model.ops = ReferenceOps()
     try:
         torch.testing.assert_close(chunked_logits(model, token_ids, chunk=16), expected, atol=1e-4, rtol=0)
     finally:
-        model.backend = fast
+        model.ops = fast
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,0 +1,1 @@
+"""Kernels of our own, by the kind of processor they are for."""

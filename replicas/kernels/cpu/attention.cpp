@@ -1,0 +1,291 @@
+// Causal attention over the paged KV cache, reading keys and values where they lie.
+//
+// Work is cut into tasks of one KV head and a tile of one sequence's queries: the query heads that share the KV head
+// times up to QUERY_TILE tokens are the task's rows. A task walks the visible context in tiles of 64 tokens and keeps
+// a running maximum and sum for each row (the online softmax of Milakov and Gimelshein, 2018), so no score is ever
+// stored for longer than a tile. Scores and sums are float. With few rows each key is read once and multiplied with
+// all of them; with many it pays to turn the tile's keys first, so that scores of 16 tokens lie side by side.
+
+#include "scratch.h"
+#include "vectors.h"
+
+#include <cmath>
+
+namespace {
+
+constexpr int64_t CONTEXT_TILE = 64;
+constexpr int64_t QUERY_TILE = 32;
+constexpr int TOKEN_VECTORS = CONTEXT_TILE / LANES;
+constexpr int64_t MANY_ROWS = 8;
+constexpr int MOST_ROWS = 6;
+constexpr float NEVER = -1e30f;
+
+template <typename Scalar>
+struct Step {
+    const Scalar* query;  // rows of `query_stride` elements, query heads first
+    const Scalar *keys, *values;  // [block][token in block][KV head][head_dim]
+    const int64_t* block_tables;  // [sequence][table_width]
+    const int32_t *query_starts, *context_lens;
+    Scalar* out;  // [token][query head][head_dim]
+    int64_t sequences, table_width, block_size, query_stride, kv_heads, group, head_dim, window;
+};
+
+struct Task {
+    int32_t sequence, kv_head, first, count;  // queries [first, first + count) of the sequence
+};
+
+// One task's rows and the tile they look at, as floats.
+struct Room {
+    float *query, *keys, *values, *scores, *sums, *most, *total;
+
+    Room(Scratch& scratch, int64_t rows, int64_t head_dim) {
+        const int64_t tile = CONTEXT_TILE * head_dim;
+        float* next = reinterpret_cast<float*>(
+            scratch.of((2 * rows * head_dim + 2 * tile + rows * (CONTEXT_TILE + 2)) * sizeof(float)));
+        query = next, next += rows * head_dim;
+        sums = next, next += rows * head_dim;
+        keys = next, next += tile;
+        values = next, next += tile;
+        scores = next, next += rows * CONTEXT_TILE;
+        most = next, next += rows;
+        total = next;
+    }
+};
+
+// The sums of 16 vectors, side by side.
+inline floats sum_each(floats* x) {
+    typedef ints mask;
+    constexpr mask LOW_8 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
+    constexpr mask HIGH_8 = {8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31};
+    constexpr mask LOW_4 = {0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27};
+    constexpr mask HIGH_4 = {4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31};
+    constexpr mask LOW_2 = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
+    constexpr mask HIGH_2 = {2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31};
+    constexpr mask LOW_1 = {0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30};
+    constexpr mask HIGH_1 = {1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31};
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) x[i] = __builtin_shuffle(x[i], x[i + 8], LOW_8) + __builtin_shuffle(x[i], x[i + 8], HIGH_8);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) x[i] = __builtin_shuffle(x[i], x[i + 4], LOW_4) + __builtin_shuffle(x[i], x[i + 4], HIGH_4);
+    for (int i = 0; i < 2; i++) x[i] = __builtin_shuffle(x[i], x[i + 2], LOW_2) + __builtin_shuffle(x[i], x[i + 2], HIGH_2);
+    return __builtin_shuffle(x[0], x[1], LOW_1) + __builtin_shuffle(x[0], x[1], HIGH_1);
+}
+
+// out[r][64 columns] += x[r][depth] times m[depth][stride], for `rows` rows.
+template <int ROWS>
+void multiply_tile(const float* x, int64_t x_stride, const float* m, int64_t m_stride, int64_t depth, float* out,
+                   int64_t out_stride, bool add) {
+    floats acc[ROWS][TOKEN_VECTORS];
+#pragma GCC unroll 6
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < TOKEN_VECTORS; c++) acc[r][c] = add ? load(out + r * out_stride + c * LANES) : floats{};
+    for (int64_t d = 0; d < depth; d++) {
+        floats columns[TOKEN_VECTORS];
+#pragma GCC unroll 4
+        for (int c = 0; c < TOKEN_VECTORS; c++) columns[c] = load(m + d * m_stride + c * LANES);
+#pragma GCC unroll 6
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+            for (int c = 0; c < TOKEN_VECTORS; c++) acc[r][c] += columns[c] * x[r * x_stride + d];
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < TOKEN_VECTORS; c++) store(out + r * out_stride + c * LANES, acc[r][c]);
+}
+
+void multiply(const float* x, int64_t x_stride, const float* m, int64_t m_stride, int64_t depth, float* out,
+              int64_t out_stride, int64_t rows, bool add) {
+    int64_t row = 0;
+    for (; row + 6 <= rows; row += 6)
+        multiply_tile<6>(x + row * x_stride, x_stride, m, m_stride, depth, out + row * out_stride, out_stride, add);
+    for (; row + 3 <= rows; row += 3)
+        multiply_tile<3>(x + row * x_stride, x_stride, m, m_stride, depth, out + row * out_stride, out_stride, add);
+    for (; row < rows; row++)
+        multiply_tile<1>(x + row * x_stride, x_stride, m, m_stride, depth, out + row * out_stride, out_stride, add);
+}
+
+template <typename Scalar>
+struct Context {
+    const Step<Scalar>& step;
+    const int64_t* table;
+    int64_t kv_head;
+
+    int64_t offset(int64_t token) const {
+        const int64_t slot = table[token / step.block_size] * step.block_size + token % step.block_size;
+        return (slot * step.kv_heads + kv_head) * step.head_dim;
+    }
+};
+
+// scores[row][token] of tokens [start, start + count) for few rows, key by key. VECTORS * 16 = head_dim.
+template <int VECTORS, typename Scalar>
+void score_few(const Context<Scalar>& context, int64_t start, int64_t count, const Room& room, int64_t rows) {
+    constexpr int64_t SIZE = VECTORS * LANES;
+    for (int64_t first = 0; first < count; first += LANES) {
+        const Scalar* keys[LANES];
+        for (int64_t t = 0; t < LANES; t++)
+            keys[t] = context.step.keys + context.offset(start + (first + t < count ? first + t : count - 1));
+        for (int64_t row = 0; row < rows; row++) {
+            floats products[LANES], query[VECTORS];
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; v++) query[v] = load(room.query + row * SIZE + v * LANES);
+#pragma GCC unroll 16
+            for (int t = 0; t < LANES; t++) {
+                products[t] = query[0] * load(keys[t]);
+#pragma GCC unroll 8
+                for (int v = 1; v < VECTORS; v++) products[t] += query[v] * load(keys[t] + v * LANES);
+            }
+            store(room.scores + row * CONTEXT_TILE + first, sum_each(products));
+        }
+    }
+}
+
+// room.keys[d][token]: 16 x 16 elements at a time, as sums of vectors that have one element each.
+template <typename Scalar>
+void turn_keys(const Context<Scalar>& context, int64_t start, int64_t count, const Room& room) {
+    const int64_t head_dim = context.step.head_dim;
+    float square[LANES][LANES];
+    for (int64_t first = 0; first < CONTEXT_TILE; first += LANES) {
+        for (int64_t d = 0; d < head_dim; d += LANES) {
+            for (int64_t t = 0; t < LANES; t++) {
+                const int64_t token = start + (first + t < count ? first + t : count - 1);
+                store(square[t], load(context.step.keys + context.offset(token) + d));
+            }
+            for (int64_t i = 0; i < LANES; i++) {
+                float* to = room.keys + (d + i) * CONTEXT_TILE + first;
+                for (int64_t t = 0; t < LANES; t++) to[t] = square[t][i];
+            }
+        }
+    }
+}
+
+// Turns a row's scores into weights, for the tokens [0, visible) of the tile; the sums so far shrink accordingly.
+inline void soften(const Room& room, int64_t row, int64_t hidden, int64_t visible, int64_t head_dim) {
+    float* scores = room.scores + row * CONTEXT_TILE;
+    const ints lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    floats tile[TOKEN_VECTORS], most = broadcast(NEVER);
+#pragma GCC unroll 4
+    for (int c = 0; c < TOKEN_VECTORS; c++) {
+        const ints token = lanes + c * LANES;
+        const ints seen = (token >= int32_t(hidden)) & (token < int32_t(visible));
+        tile[c] = seen ? load(scores + c * LANES) : broadcast(NEVER);
+        most = maximum(most, tile[c]);
+    }
+    const float before = room.most[row], now = std::fmax(before, largest(most));
+    floats total = {};
+#pragma GCC unroll 4
+    for (int c = 0; c < TOKEN_VECTORS; c++) {
+        tile[c] = tile[c] > NEVER ? exponential(tile[c] - now) : floats{};
+        total += tile[c];
+        store(scores + c * LANES, tile[c]);
+    }
+    room.most[row] = now;
+    if (now == before) {
+        room.total[row] += sum(total);
+        return;
+    }
+    const float kept = before == NEVER ? 0.0f : std::exp(before - now);
+    room.total[row] = room.total[row] * kept + sum(total);
+    float* sums = room.sums + row * head_dim;
+    for (int64_t d = 0; d < head_dim; d += LANES) store(sums + d, load(sums + d) * kept);
+}
+
+template <int VECTORS, typename Scalar>
+void attend(const Step<Scalar>& step, const Task& task, Scratch& scratch) {
+    constexpr int64_t SIZE = VECTORS * LANES;
+    const int64_t rows = task.count * step.group, num_queries = step.query_starts[task.sequence + 1] - step.query_starts[task.sequence];
+    const int64_t first_position = step.context_lens[task.sequence] - num_queries + task.first;
+    const int64_t first_token = step.query_starts[task.sequence] + task.first;
+    const Room room(scratch, rows, SIZE);
+    const float scale = 1.0f / std::sqrt(float(SIZE));
+    for (int64_t row = 0; row < rows; row++) {
+        const Scalar* query = step.query + (first_token + row / step.group) * step.query_stride +
+                              (task.kv_head * step.group + row % step.group) * SIZE;
+        for (int64_t d = 0; d < SIZE; d += LANES) {
+            store(room.query + row * SIZE + d, load(query + d) * scale);
+            store(room.sums + row * SIZE + d, floats{});
+        }
+        room.most[row] = NEVER;
+        room.total[row] = 0;
+    }
+    const Context<Scalar> context{step, step.block_tables + task.sequence * step.table_width, task.kv_head};
+    const int64_t stop = first_position + task.count;
+    int64_t start = step.window && first_position >= step.window ? first_position - step.window + 1 : 0;
+    for (; start < stop; start += CONTEXT_TILE) {
+        const int64_t count = stop - start < CONTEXT_TILE ? stop - start : CONTEXT_TILE;
+        if (rows < MANY_ROWS) {
+            score_few<VECTORS>(context, start, count, room, rows);
+        } else {
+            turn_keys(context, start, count, room);
+            multiply(room.query, SIZE, room.keys, CONTEXT_TILE, SIZE, room.scores, CONTEXT_TILE, rows, false);
+        }
+        for (int64_t row = 0; row < rows; row++) {
+            const int64_t position = first_position + row / step.group;
+            const int64_t hidden = step.window ? position - step.window + 1 - start : 0;
+            soften(room, row, hidden, position + 1 - start, SIZE);
+        }
+        for (int64_t t = 0; t < count; t++) {
+            const Scalar* value = step.values + context.offset(start + t);
+            for (int64_t d = 0; d < SIZE; d += LANES) store(room.values + t * SIZE + d, load(value + d));
+        }
+        for (int64_t d = 0; d < SIZE; d += CONTEXT_TILE)
+            multiply(room.scores, CONTEXT_TILE, room.values + d, SIZE, count, room.sums + d, SIZE, rows, true);
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        Scalar* out = step.out + (first_token + row / step.group) * step.kv_heads * step.group * SIZE +
+                      (task.kv_head * step.group + row % step.group) * SIZE;
+        for (int64_t d = 0; d < SIZE; d += LANES) store(out + d, load(room.sums + row * SIZE + d) / room.total[row]);
+    }
+}
+
+template <typename Scalar>
+int attend_all(const Step<Scalar>& step) {
+    static thread_local Scratch list;
+    int64_t count = 0, cost = 0;
+    for (int64_t s = 0; s < step.sequences; s++) {
+        const int64_t queries = step.query_starts[s + 1] - step.query_starts[s];
+        count += (queries + QUERY_TILE - 1) / QUERY_TILE * step.kv_heads;
+        cost += queries * step.context_lens[s] * step.kv_heads * step.group * step.head_dim;
+    }
+    Task *tasks = reinterpret_cast<Task*>(list.of(count * sizeof(Task))), *next = tasks;
+    for (int32_t s = 0; s < step.sequences; s++) {
+        const int32_t queries = step.query_starts[s + 1] - step.query_starts[s];
+        for (int32_t last = queries; last > 0; last -= QUERY_TILE)
+            for (int32_t head = 0; head < step.kv_heads; head++) {
+                const int32_t first = last > QUERY_TILE ? last - QUERY_TILE : 0;
+                *next++ = {s, head, first, last - first};
+            }
+    }
+#pragma omp parallel for schedule(dynamic, 1) if (cost > 1 << 15)
+    for (int64_t i = 0; i < count; i++) {
+        static thread_local Scratch scratch;
+        if (step.head_dim == 64)
+            attend<4>(step, tasks[i], scratch);
+        else
+            attend<8>(step, tasks[i], scratch);
+    }
+    return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Attention of a step's queries over their sequences' caches, which already hold the step's own keys and values.
+// Sequence s has the queries query_starts[s] to query_starts[s + 1]: the last of its context_lens[s] tokens. Query i
+// sees key j when j <= i and, with a window, i - j < window. `head_dim` is 64 or 128.
+void mobula_attention(const void* query, const void* keys, const void* values, const int64_t* block_tables,
+                      const int32_t* query_starts, const int32_t* context_lens, void* out, int64_t sequences,
+                      int64_t table_width, int64_t block_size, int64_t query_stride, int64_t kv_heads, int64_t group,
+                      int64_t head_dim, int64_t window, int is_bf16) {
+    if (is_bf16)
+        attend_all(Step<bfloat16>{(const bfloat16*)query, (const bfloat16*)keys, (const bfloat16*)values, block_tables,
+                                  query_starts, context_lens, (bfloat16*)out, sequences, table_width, block_size,
+                                  query_stride, kv_heads, group, head_dim, window});
+    else
+        attend_all(Step<float>{(const float*)query, (const float*)keys, (const float*)values, block_tables,
+                               query_starts, context_lens, (float*)out, sequences, table_width, block_size,
+                               query_stride, kv_heads, group, head_dim, window});
+}
+}

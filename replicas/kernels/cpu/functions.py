@@ -1,0 +1,178 @@
+"""The compiled kernels as functions of tensors. Tensors are contiguous unless a function says otherwise.
+
+Shape suffixes: T tokens, I inputs, O outputs, H hidden, C columns of packed queries, keys and values, Q query heads,
+D head dimension, F half a head dimension, S sequences, B blocks of the longest sequence.
+"""
+
+from __future__ import annotations
+
+import functools
+from ctypes import c_float, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from replicas.batch import ForwardBatch, KvLayer
+from replicas.kernels.cpu.library import load_library
+
+_SIGNATURES: dict[str, list[Any]] = {
+    "rms_norm": [c_void_p] * 3 + [c_int64] * 2 + [c_float, c_int],
+    "silu_mul": [c_void_p] * 2 + [c_int64] * 2 + [c_int],
+    "rotate_and_write": [c_void_p] * 6 + [c_int64] * 4 + [c_int],
+    "attention": [c_void_p] * 7 + [c_int64] * 8 + [c_int],
+    "matmul_quantized": [c_void_p] * 5 + [c_int64] * 3 + [c_int] * 3,
+    "matmul_bf16": [c_void_p] * 5 + [c_int64] * 3 + [c_int],
+}
+
+
+@functools.cache
+def _kernel(name: str) -> Any:
+    kernel = load_library()[f"mobula_{name}"]
+    kernel.argtypes = _SIGNATURES[name]
+    kernel.restype = None
+    return kernel
+
+
+def rms_norm(x: torch.Tensor, weight_H: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / rms(x) * weight over the last dimension."""
+    out, size = torch.empty_like(x), x.size(-1)
+    rows = x.numel() // size
+    _kernel("rms_norm")(x.data_ptr(), weight_H.data_ptr(), out.data_ptr(), rows, size, eps, _is_bf16(x))
+    return out
+
+
+def silu_mul(gate_up_TI: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up, which lie side by side."""
+    rows, size = gate_up_TI.size(0), gate_up_TI.size(1) // 2
+    out = torch.empty(rows, size, dtype=gate_up_TI.dtype)
+    _kernel("silu_mul")(gate_up_TI.data_ptr(), out.data_ptr(), rows, size, _is_bf16(out))
+    return out
+
+
+def rotate_and_write(
+    qkv_TC: torch.Tensor,
+    cos_sin: tuple[torch.Tensor, torch.Tensor],
+    slots_T: torch.Tensor,
+    layer: KvLayer,
+    num_heads: int,
+) -> None:
+    """Rotate queries and keys in place by float32 (cos_T1F, sin_T1F); write keys and values to the cache."""
+    cos, sin = cos_sin
+    keys = layer.keys_NPKD
+    _kernel("rotate_and_write")(
+        qkv_TC.data_ptr(),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        slots_T.data_ptr(),
+        keys.data_ptr(),
+        layer.values_NPKD.data_ptr(),
+        qkv_TC.size(0),
+        num_heads,
+        keys.size(2),
+        keys.size(3),
+        _is_bf16(qkv_TC),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionStep:
+    """What a step's attention needs beside queries and cache, in the kernel's types."""
+
+    block_tables_SB: torch.Tensor
+    query_starts_S: torch.Tensor
+    context_lens_S: torch.Tensor
+    window: int
+
+    @classmethod
+    def of(cls, batch: ForwardBatch, window: int) -> AttentionStep:
+        starts = torch.tensor(batch.query_starts, dtype=torch.int32)
+        context_lens = torch.tensor(batch.context_lens, dtype=torch.int32)
+        return cls(batch.block_tables_SB.contiguous(), starts, context_lens, window)
+
+
+def attention(step: AttentionStep, query_TQD: torch.Tensor, layer: KvLayer) -> torch.Tensor:
+    """output_TQD. Each token's query heads are contiguous; tokens may lie further apart."""
+    keys = layer.keys_NPKD
+    num_tokens, num_heads, head_dim = query_TQD.shape
+    out = torch.empty(num_tokens, num_heads, head_dim, dtype=query_TQD.dtype)
+    _kernel("attention")(
+        query_TQD.data_ptr(),
+        keys.data_ptr(),
+        layer.values_NPKD.data_ptr(),
+        step.block_tables_SB.data_ptr(),
+        step.query_starts_S.data_ptr(),
+        step.context_lens_S.data_ptr(),
+        out.data_ptr(),
+        step.context_lens_S.size(0),
+        step.block_tables_SB.size(1),
+        keys.size(1),
+        query_TQD.stride(0),
+        keys.size(2),
+        num_heads // keys.size(2),
+        head_dim,
+        step.window,
+        _is_bf16(out),
+    )
+    return out
+
+
+def matmul_quantized(
+    x_TI: torch.Tensor,
+    panels: torch.Tensor,
+    bits: int,
+    outputs: int,
+    bias_O: torch.Tensor | None = None,
+    residual_TO: torch.Tensor | None = None,
+    float_output: bool = False,
+) -> torch.Tensor:
+    """x W^T (+ bias) (+ residual, which is overwritten with the result) over panels of 4 or 8 bits."""
+    out_TO = _output(x_TI, outputs, residual_TO, float_output)
+    _kernel("matmul_quantized")(
+        x_TI.data_ptr(),
+        panels.data_ptr(),
+        None if bias_O is None else bias_O.data_ptr(),
+        None if residual_TO is None else residual_TO.data_ptr(),
+        out_TO.data_ptr(),
+        x_TI.size(0),
+        outputs,
+        x_TI.size(1),
+        bits,
+        _is_bf16(x_TI),
+        float_output,
+    )
+    return out_TO
+
+
+def matmul_bf16(
+    x_TI: torch.Tensor,
+    panels: torch.Tensor,
+    outputs: int,
+    bias_O: torch.Tensor | None = None,
+    residual_TO: torch.Tensor | None = None,
+    float_output: bool = False,
+) -> torch.Tensor:
+    """x W^T (+ bias) (+ residual, which is overwritten with the result) over panels of bfloat16."""
+    out_TO = _output(x_TI, outputs, residual_TO, float_output)
+    _kernel("matmul_bf16")(
+        x_TI.data_ptr(),
+        panels.data_ptr(),
+        None if bias_O is None else bias_O.data_ptr(),
+        None if residual_TO is None else residual_TO.data_ptr(),
+        out_TO.data_ptr(),
+        x_TI.size(0),
+        outputs,
+        x_TI.size(1),
+        float_output,
+    )
+    return out_TO
+
+
+def _output(x_TI: torch.Tensor, outputs: int, residual_TO: torch.Tensor | None, float_output: bool) -> torch.Tensor:
+    if residual_TO is not None:
+        return residual_TO
+    return torch.empty(x_TI.size(0), outputs, dtype=torch.float32 if float_output else x_TI.dtype)
+
+
+def _is_bf16(x: torch.Tensor) -> bool:
+    return x.dtype == torch.bfloat16

@@ -1,0 +1,105 @@
+// Vectors of 16 lanes in the compilers' own notation, which becomes AVX-512, pairs of AVX2 registers or Neon as the
+// target has it, and the two types that activations have in memory: float and bfloat16.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+constexpr int LANES = 16;
+
+typedef float floats __attribute__((vector_size(64)));
+typedef int32_t ints __attribute__((vector_size(64)));
+typedef uint32_t words __attribute__((vector_size(64)));
+typedef uint16_t halves __attribute__((vector_size(32)));
+
+struct bfloat16 {
+    uint16_t bits;
+};
+
+template <typename To, typename From>
+inline To bit_cast(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    std::memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+inline floats broadcast(float value) { return value - floats{}; }
+inline ints broadcast(int32_t value) { return value - ints{}; }
+
+inline floats load(const float* from) {
+    floats to;
+    std::memcpy(&to, from, sizeof to);
+    return to;
+}
+
+inline floats load(const bfloat16* from) {
+    halves bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return bit_cast<floats>(__builtin_convertvector(bits, words) << 16);
+}
+
+inline void store(float* to, floats from) { std::memcpy(to, &from, sizeof from); }
+
+// Rounds to the nearest, ties to even.
+inline void store(bfloat16* to, floats from) {
+    words bits = bit_cast<words>(from);
+    bits += 0x7fff + ((bits >> 16) & 1);
+    halves upper = __builtin_convertvector(bits >> 16, halves);
+    std::memcpy(to, &upper, sizeof upper);
+}
+
+// Sixteen IEEE half-precision numbers.
+inline floats load_half(const void* from) {
+#if defined(__AVX512F__)
+    return bit_cast<floats>(_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(from))));
+#else
+    floats to;
+    for (int i = 0; i < LANES; i++) {
+        _Float16 half;
+        std::memcpy(&half, static_cast<const char*>(from) + 2 * i, sizeof half);
+        to[i] = static_cast<float>(half);
+    }
+    return to;
+#endif
+}
+
+inline floats maximum(floats a, floats b) { return a > b ? a : b; }
+
+inline float sum(floats x) {
+    float total = 0;
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) x[i] += x[i + width];
+    return total + x[0];
+}
+
+inline float largest(floats x) {
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
+    return x[0];
+}
+
+// To the nearest integer, for |x| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits.
+constexpr float ROUNDER = 12582912.0f;
+inline floats rounded(floats x) { return (x + ROUNDER) - ROUNDER; }
+inline ints to_ints(floats x) { return bit_cast<ints>(x + ROUNDER) - 0x4b400000; }
+
+// e^x for x <= 88, to about 2e-7 of its value: 2^n times a polynomial for the fraction, |f| <= ln(2) / 2.
+inline floats exponential(floats x) {
+    x = maximum(x, broadcast(-87.0f));
+    floats n = rounded(x * 1.44269504f);
+    floats f = x - n * 0.693359375f + n * 2.12194440e-4f;
+    floats y = broadcast(1.9875691500e-4f);
+    y = y * f + 1.3981999507e-3f;
+    y = y * f + 8.3334519073e-3f;
+    y = y * f + 4.1665795894e-2f;
+    y = y * f + 1.6666665459e-1f;
+    y = y * f + 5.0000001201e-1f;
+    y = y * f * f + f + 1.0f;
+    return y * bit_cast<floats>((to_ints(n) + 127) << 23);
+}
