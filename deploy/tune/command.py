@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from deploy.errors import UserError
-from replicas.config import Dtype
+from replicas.config import Dtype, Quantization
 
 _OBJECTIVES, _LOAD, _SEARCH, _RESULT = "Objectives", "Load", "Search", "Result"
 
@@ -31,6 +31,7 @@ Runs = Annotated[int, Option(help="At most so many.", min=1, rich_help_panel=_SE
 Rate = Annotated[float, Option(help="Requests a second to begin with.", min=1e-3, rich_help_panel=_SEARCH)]
 Seed = Annotated[int, Option(help="Decides times and lengths.", min=0, rich_help_panel=_SEARCH)]
 DtypeName = Annotated[Dtype, Option(help="Type of weights and activations.", rich_help_panel=_SEARCH)]
+QuantizationName = Annotated[Quantization, Option(help="Of the weights.", rich_help_panel=_SEARCH)]
 Threads = Annotated[int, Option(help="That compute; 0: all.", min=0, rich_help_panel=_SEARCH)]
 Written = Annotated[Path, Option("--write", metavar="FILE", help="The configuration file.", rich_help_panel=_RESULT)]
 JsonFile = Annotated[
@@ -52,6 +53,7 @@ def tune(
     rate: Rate = 1.0,
     seed: Seed = 0,
     dtype: DtypeName = "auto",
+    quantization: QuantizationName = "auto",
     threads: Threads = 0,
     written: Written = Path("tuned.yaml"),
     json_file: JsonFile = None,
@@ -79,7 +81,7 @@ def tune(
         raise UserError(str(error)) from error
     load = Synthetic(shape, requests, None, rate, burstiness, (seed,))
     section = config_for_model(model).models[0]
-    config = replace(to_engine_config(section), dtype=dtype, threads=threads)
+    config = replace(to_engine_config(section), dtype=dtype, quantization=quantization, threads=threads)
     trials = Trials(fetch_model(section.source, quiet), config, load, objectives)
     with computing_with(threads):
         tuned = search(

@@ -27,10 +27,9 @@ def check_place(file: Path) -> None:
 def configuration(model: ModelSection, config: EngineConfig, tuned: Setting, objectives: Objectives, found: str) -> str:
     """A file for `mobula serve` that says only what differs from the defaults, and why."""
     engine: dict[str, Any] = {"max_batched_tokens": tuned.max_batched_tokens, "max_running": tuned.max_running}
-    if config.dtype != _DEFAULTS.dtype:
-        engine["dtype"] = config.dtype
-    if config.threads != _DEFAULTS.threads:
-        engine["threads"] = config.threads
+    for name in ("dtype", "quantization", "threads"):
+        if getattr(config, name) != getattr(_DEFAULTS, name):
+            engine[name] = getattr(config, name)
     slo = {"ttft_p99": _duration(objectives.ttft_p99)}
     if tuned.chunk_share is not None:
         slo["itl_p99"] = _duration(tuned.chunk_share * objectives.itl_p99)

@@ -11,7 +11,7 @@ from typer import Option
 
 from deploy.catalog import DEFAULT_MODEL
 from deploy.errors import UserError
-from replicas.config import Dtype
+from replicas.config import Dtype, Quantization
 
 _ENGINE, _LOAD, _RESULT = "Engine", "Load", "Result"
 
@@ -21,6 +21,10 @@ Target = Annotated[
 DtypeName = Annotated[
     Dtype | None,
     Option(help="Type of weights and activations.", show_default="the file's, else auto", rich_help_panel=_ENGINE),
+]
+QuantizationName = Annotated[
+    Quantization | None,
+    Option(help="Of the weights.", show_default="the file's, else auto", rich_help_panel=_ENGINE),
 ]
 Threads = Annotated[int | None, Option(help="That compute.", min=1, show_default="all", rich_help_panel=_ENGINE)]
 Ablate = Annotated[bool, Option("--ablate", help="Switch each speed mechanism off in turn.", rich_help_panel=_ENGINE)]
@@ -41,6 +45,7 @@ def bench_engine(
     context: typer.Context,
     target: Target = DEFAULT_MODEL,
     dtype: DtypeName = None,
+    quantization: QuantizationName = None,
     threads: Threads = None,
     ablate: Ablate = False,
     requests: Requests = 64,
@@ -58,19 +63,19 @@ def bench_engine(
     from deploy.bench.engine.report import as_json, print_measured
     from deploy.bench.engine.session import Asked, measure
     from deploy.bench.serve.lengths import Span
-    from deploy.config import config_for_model, load_config, to_engine_config
+    from deploy.config import config_for_model, load_config, to_engine_config, with_precision
     from deploy.json_file import check_folder, write_json
     from deploy.preflight import fetch_model
 
     check_folder(json_file and json_file.parent)
     config = load_config(Path(target)) if target.endswith((".yaml", ".yml")) else config_for_model(target)
-    model = config.models[0]
+    model = with_precision(config, dtype, quantization).models[0]
     try:
         sizes = Sizes(Span.parse(prompt), Span.parse(output), requests, prefix=prefix, sharers=sharers)
     except ValueError as error:
         raise UserError(str(error)) from error
     engine = to_engine_config(model)
-    engine = replace(engine, dtype=dtype or engine.dtype, threads=threads or engine.threads)
+    engine = replace(engine, threads=threads or engine.threads)
     asked = Asked(fetch_model(model.source, quiet), engine, sizes, rounds, seed, ablate)
     measured = measure(asked, (lambda title: None) if quiet else _say)
     if not quiet:

@@ -57,16 +57,17 @@ class Measured:
 def measure(asked: Asked, told: Told) -> Measured:
     """Raises UserError if the model cannot be run or the load does not fit."""
     threads = asked.config.threads or len(os.sched_getaffinity(0))
-    with opened(asked.path, replace(asked.config, threads=threads)) as bench:
-        model, form, config = bench.model, bench.form, bench.engine.config
+    config = replace(asked.config, threads=threads)
+    with opened(asked.path, config) as bench:
+        model, form, own = bench.model, bench.form, bench.engine.config
         told("the machine's limits")
         limits = measure_limits(model, form)
         readings = _rounds(bench, asked, told, "everything on")
     ablated = []
     if asked.ablate:
-        for ablation, without in applicable(config):
+        for name, without in applicable(config, own):
             with opened(asked.path, without) as bench:
-                ablated.append(Ablated(ablation.name, _rounds(bench, asked, told, f"without {ablation.name}")))
+                ablated.append(Ablated(name, _rounds(bench, asked, told, f"without {name}")))
         with opened(asked.path, config) as bench:
             ablated.append(Ablated("nothing", _rounds(bench, asked, told, "everything on, again")))
     told("the machine's limits, again")

@@ -15,20 +15,26 @@ from deploy.bench.serve.outcome import Outcome
 from deploy.plan.arithmetic import (
     attention_flops,
     decode_bytes,
+    head_linear,
     kv_bytes_per_token,
     linear_flops,
     prefill_pairs,
 )
 from replicas.config import EngineConfig, ModelConfig
 
+# In groups of 32 that share a scale of 16 bits, and in 4 bits a minimum, too. The head has 8 bits at least.
+BYTES_OF_4_BITS = 4 / 8 + 4 / 32
+BYTES_OF_8_BITS = 8 / 8 + 2 / 32
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an engine holds numbers: `name` for people, bytes of a weight of its matrices, bytes of anything else, and
-    the types that its matrices may be multiplied in."""
+    """How an engine holds numbers: `name` for people, the bytes of a weight in a layer and in the head, and of a key's
+    or value's element, and the types in which its matrices may be multiplied."""
 
     name: str
-    weight_bytes: float
+    layer_bytes: float
+    head_bytes: float
     itemsize: int
     products: tuple[torch.dtype, ...]
 
@@ -42,14 +48,20 @@ class Work:
 
 
 def form_of(config: EngineConfig) -> Form:
-    """The form of an engine's own configuration, whose dtype is resolved."""
+    """The form of an engine's own configuration, in which nothing is `auto` any more."""
     dtype = getattr(torch, config.dtype)
-    return Form(config.dtype, dtype.itemsize, dtype.itemsize, (dtype,))
+    if config.quantization == "none":
+        # Some processors multiply 32 bits faster than 16.
+        return Form(config.dtype, dtype.itemsize, dtype.itemsize, dtype.itemsize, (dtype, torch.float32))
+    layer_bytes = BYTES_OF_4_BITS if config.quantization == "int4" else BYTES_OF_8_BITS
+    name, products = f"{config.quantization}, {config.dtype}", (torch.int8, dtype, torch.float32)
+    return Form(name, layer_bytes, BYTES_OF_8_BITS, dtype.itemsize, products)
 
 
 def weights_read(model: ModelConfig, form: Form) -> float:
     """Bytes of weights that a decode step reads: all layers and the head, but of the embedding only some rows."""
-    return decode_bytes(model, 1, 0, 0, 1) * form.weight_bytes
+    head = head_linear(model, 1).parameters
+    return (decode_bytes(model, 1, 0, 0, 1) - head) * form.layer_bytes + head * form.head_bytes
 
 
 def prefill_work(model: ModelConfig, form: Form, prompt: int, cached: int = 0) -> Work:

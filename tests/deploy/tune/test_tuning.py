@@ -107,9 +107,13 @@ def test_the_file_is_what_serve_reads(tmp_path: Path, share: float | None) -> No
     section = config_for_model("smollm2-135m").models[0]
     tuned = Setting(512, 16, share)
     file = tmp_path / "tuned.yaml"
-    file.write_text(configuration(section, EngineConfig(threads=2), tuned, OBJECTIVES, "It holds 3 requests/s."))
+    file.write_text(
+        configuration(
+            section, EngineConfig(threads=2, quantization="int8"), tuned, OBJECTIVES, "It holds 3 requests/s."
+        )
+    )
     engine = to_engine_config(load_config(file).models[0])
-    expected = tuned.applied(EngineConfig(threads=2), OBJECTIVES.itl_p99)
+    expected = tuned.applied(EngineConfig(threads=2, quantization="int8"), OBJECTIVES.itl_p99)
     assert replace(engine, itl_objective=None) == replace(expected, itl_objective=None)
     assert engine.itl_objective == pytest.approx(expected.itl_objective)
     assert file.read_text().startswith("# It holds 3 requests/s.\n")
@@ -117,6 +121,7 @@ def test_the_file_is_what_serve_reads(tmp_path: Path, share: float | None) -> No
         "max_batched_tokens",
         "max_running",
         "threads",
+        "quantization",
     }
 
 

@@ -36,8 +36,8 @@ def bench(*arguments: str) -> str:
 
 
 def test_every_phase_is_told_with_its_share(tiny: Path, tmp_path: Path) -> None:
-    told = bench(str(tiny), *QUICK, "--threads", "1", "--json", str(tmp_path / "result.json"))
-    assert "float32 · 1 thread" in told
+    told = bench(str(tiny), *QUICK, "--threads", "1", "--dtype", "float32", "--json", str(tmp_path / "result.json"))
+    assert "· 1 thread" in told
     for phase in ("offline", "prefill", "single stream", "shared prefix"):
         assert phase in told
     result = json.loads((tmp_path / "result.json").read_text())
@@ -47,6 +47,7 @@ def test_every_phase_is_told_with_its_share(tiny: Path, tmp_path: Path) -> None:
     assert result["ablated"] == {}
 
 
+@pytest.mark.slow
 def test_ablations_are_held_against_the_whole(tiny: Path, tmp_path: Path) -> None:
     told = bench(str(tiny), *QUICK, "--threads", "1", "--ablate", "--json", str(tmp_path / "result.json"))
     assert "without one mechanism" in told

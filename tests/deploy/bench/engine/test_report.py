@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from deploy.bench.engine.ablations import applicable
@@ -20,7 +22,7 @@ REUSED = Reading("shared prefix", "reused", "%", 80.0, "more")
 
 
 def measured(*readings: Reading, ablated: list[Ablated] | None = None) -> Measured:
-    form = Form("float32", 4, 4, (torch.float32,))
+    form = Form("float32", 4, 4, 4, (torch.float32,))
     return Measured(next(iter(SHAPES.values())), form, 2, LIMITS, list(readings), ablated or [])
 
 
@@ -51,10 +53,20 @@ def test_the_median_round_counts_for_each_reading_by_itself() -> None:
 
 
 def test_only_mechanisms_in_use_are_switched_off() -> None:
-    plain = EngineConfig(dtype="float32", prefix_caching=False, threads=1, max_running=1)
-    assert {ablation.name for ablation, _ in applicable(plain)} == {"small chunks", "large chunks"}
-    for ablation, without in applicable(EngineConfig(dtype="bfloat16", threads=2)):
-        assert without != EngineConfig(dtype="bfloat16", threads=2), ablation.name
+    asked = EngineConfig(prefix_caching=False, threads=1, max_running=1, max_batched_tokens=64)
+    own = replace(asked, dtype="float32", quantization="none", kernels="torch")
+    assert [name for name, _ in applicable(asked, own)] == ["cutting prompts"]
+
+
+def test_an_ablation_changes_what_was_asked_for_so_that_the_rest_is_decided_as_before() -> None:
+    asked = EngineConfig(threads=2)
+    own = replace(asked, dtype="bfloat16", quantization="int4", kernels="compiled")
+    found = dict(applicable(asked, own))
+    assert found["quantization"] == replace(asked, quantization="none")
+    assert found["quantization"].dtype == "auto"
+    assert found["compiled kernels"].kernels == "torch"
+    assert "16-bit weights" not in found
+    assert all(without != asked for without in found.values())
 
 
 def test_the_record_holds_every_reading_and_its_share() -> None:

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from deploy.bench.engine.work import Form, Work, decode_work, form_of, prefill_work, run_work, weights_read
+from deploy.bench.engine.work import Work, decode_work, form_of, prefill_work, run_work, weights_read
 from deploy.bench.serve.outcome import Outcome
+from deploy.plan.arithmetic import decode_bytes
 from deploy.plan.shapes import SHAPES
 from parallel.mesh import Mesh
-from replicas.config import EngineConfig, ModelConfig
+from replicas.config import EngineConfig, ModelConfig, Quantization
+from replicas.layers.quantized_matrix import QuantizedMatrix
 from replicas.models.registry import build_model
 
 SHAPE = next(iter(SHAPES.values()))
@@ -20,7 +22,7 @@ SMALL = replace(
     SHAPE, vocab_size=50, hidden_size=24, intermediate_size=40, num_layers=3, num_heads=4, num_kv_heads=2, head_dim=6
 )
 MODEL = replace(SMALL, sliding_windows=(0, 5, 0), tie_word_embeddings=True)
-FORM = form_of(EngineConfig(dtype="bfloat16"))
+FORM = form_of(EngineConfig(dtype="bfloat16", quantization="none"))
 
 
 def outcome(prompt: int, output: int, cached: int = 0) -> Outcome:
@@ -48,10 +50,20 @@ def test_a_step_reads_all_weights_but_an_embedding_of_its_own(tied: bool) -> Non
     assert weights_read(config, FORM) == held - embedding - norm
 
 
+@pytest.mark.parametrize(("quantization", "bits"), [("int4", 4), ("int8", 8)])
+def test_quantized_weights_count_as_the_matrices_hold_them(quantization: Quantization, bits: int) -> None:
+    form = form_of(EngineConfig(dtype="bfloat16", quantization=quantization))
+    layer, head = QuantizedMatrix((64, 96), bits, torch.bfloat16), QuantizedMatrix((64, 96), 8, torch.bfloat16)
+    assert layer.panels.nbytes == 64 * 96 * form.layer_bytes
+    assert head.panels.nbytes == 64 * 96 * form.head_bytes
+    linears, vocabulary = decode_bytes(MODEL, 1, 0, 0, 1), MODEL.vocab_size * MODEL.hidden_size
+    assert weights_read(MODEL, form) == (linears - vocabulary) * form.layer_bytes + vocabulary * form.head_bytes
+
+
 def test_narrow_weights_are_read_faster_but_keys_and_values_are_not() -> None:
-    narrow = Form("int4", 0.625, 2, (torch.bfloat16,))
+    narrow = form_of(EngineConfig(dtype="bfloat16", quantization="int4"))
     wide, small = (decode_work(MODEL, form, 100).bytes for form in (FORM, narrow))
-    assert wide - small == pytest.approx(weights_read(MODEL, FORM) * (1 - 0.625 / 2))
+    assert wide - small == pytest.approx(weights_read(MODEL, FORM) - weights_read(MODEL, narrow))
 
 
 def test_a_run_is_all_its_tokens_one_after_another() -> None:
