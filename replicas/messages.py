@@ -15,10 +15,10 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One attempt at continuing one prompt; `request_id` names the attempt. The last `resumed` of `token_ids` are no prompt but the output of an earlier attempt
-    elsewhere, and the answer goes on behind them. `block_keys` are the chained keys of the full KV blocks (may be
-    empty: the engine then hashes for itself). `remaining_seconds` is the time left until the caller's deadline. Lower
-    `priority` runs first."""
+    """One attempt at continuing one prompt; `request_id` names the attempt. The last `resumed` of `token_ids` are no
+    prompt but the output of an earlier attempt elsewhere, and the answer goes on behind them. `block_keys` are the
+    chained keys of the full KV blocks (may be empty: the engine then hashes for itself). `remaining_seconds` is the
+    time left until the caller's deadline. Lower `priority` runs first."""
 
     request_id: str
     token_ids: tuple[int, ...]
