@@ -16,7 +16,7 @@ from replicas.messages import LoadReport
 
 MAX_INDEX_BLOCKS = 10_000_000
 MAX_SESSIONS = 100_000
-NEAR_TIE_SECONDS = 0.002
+NEAR_TIE_SECONDS, NEAR_TIE_SHARE = 0.002, 0.3
 FLEET_SECONDS = 1.0  # how long what all replicas have in common is taken for unchanged
 CHURN_SECONDS = 300.0  # what a replica stored longer ago hardly counts
 SESSION_SECONDS = 0.01  # what it may cost at most to stay with a session's replica
@@ -56,6 +56,7 @@ class Placement:
         self._sessions: OrderedDict[str, str] = OrderedDict()
         self._fleet = Fleet()
         self._measured = float("-inf")
+        self._asked = self._asked_by_all = self._asked_here = 0.0
 
     @property
     def replicas(self) -> list[str]:
@@ -128,11 +129,14 @@ class Placement:
             self._loads[replica].settle(request_id)
 
     def _choose(self, costs: Mapping[str, float]) -> str:
-        """Of those whose costs are hardly above the lowest, one of those with the fewest requests, at random."""
-        lowest = min(costs.values())
-        near = [replica for replica, cost in costs.items() if cost <= lowest + NEAR_TIE_SECONDS]
-        fewest = min(self._loads[replica].running for replica in near)
-        return self._random.choice([replica for replica in near if self._loads[replica].running == fewest])
+        """One of those whose costs are hardly above the lowest: the one with the fewest requests of two at random.
+        Other gateways see the same costs at the same moment, and where all took the lowest they would meet; so the
+        larger their part of all requests is, the more counts as hardly above."""
+        share = NEAR_TIE_SHARE * self._others_share
+        limit = min(costs.values()) * (1 + share) + NEAR_TIE_SECONDS
+        near = [replica for replica, cost in costs.items() if cost <= limit]
+        two = self._random.sample(near, min(2, len(near)))
+        return min(two, key=lambda replica: self._loads[replica].running)
 
     def _uncached(self, wish: Wish, candidates: Iterable[str]) -> dict[str, int]:
         """Tokens to be computed on each candidate: all but those in blocks that it has or is about to have, and at
@@ -146,6 +150,11 @@ class Placement:
             uncached[replica] = wish.num_tokens - min(blocks, most) * self._block_size
         return uncached
 
+    @property
+    def _others_share(self) -> float:
+        """The share of all prompt tokens that other gateways send to these replicas."""
+        return max(0.0, 1 - self._asked_here / self._asked_by_all) if self._asked_by_all else 0.0
+
     def _measure_fleet(self, now: float) -> None:
         """What the replicas have in common, by their reports of about now. Churn of long ago is forgotten."""
         kept = exp((self._measured - now) / CHURN_SECONDS)
@@ -155,6 +164,9 @@ class Placement:
             load.churn *= kept
         rates = [load.report.prefill_rate for load in loads if load.report.prefill_rate]
         asked = sum(load.report.prefix_query_tokens_total for load in loads)
+        self._asked_here *= kept
+        self._asked_by_all = self._asked_by_all * kept + max(asked - self._asked, 0)
+        self._asked = asked
         found = sum(load.report.prefix_hit_tokens_total for load in loads)
         self._fleet = Fleet(
             prefill_rate=median(rates) if rates else UNMEASURED_PREFILL_RATE,
@@ -166,6 +178,7 @@ class Placement:
     def _book(self, wish: Wish, replica: str, uncached: int) -> None:
         blocks = -(-(uncached + wish.max_tokens) // self._block_size)
         self.settle(wish.request_id)
+        self._asked_here += wish.num_tokens
         self._placed[wish.request_id] = replica
         self._loads[replica].book(wish.request_id, Booking(uncached, blocks), wish.block_keys)
         if wish.session is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -113,6 +114,29 @@ class TestSpread:
         chosen = [placement.place(wish(name, PROMPT, tokens=3800), 0.0).replica for name in range(200)]
         assert set(chosen[:3]) == {"a"}
         assert set(chosen) == set("abcd")
+
+    def test_gateways_that_share_the_replicas_do_not_meet_at_the_one_that_is_a_little_better(self):
+        def choices(others_tokens):
+            placement = placement_of(*"abcd")
+            for second in range(2):
+                total = 10_000 + second * (4 * 3201 + others_tokens)
+                placement.observe("a", replace(IDLE, prefix_query_tokens_total=total), second)
+                placement.observe("d", replace(IDLE, waiting_prefill_tokens=2000), second)
+                for name in range(4):
+                    placement.place(wish(name), float(second * 10))
+                    placement.settle(str(name))
+            for replica in "abc":
+                placement.observe(replica, replace(IDLE, waiting_prefill_tokens=1000), 10.0)
+            placement.observe("d", IDLE, 10.0)
+            return Counter(self.first_choice(placement, name) for name in range(200))
+
+        assert set(choices(0)) == {"d"}
+        assert set(choices(100_000)) == set("abcd")
+
+    def first_choice(self, placement, name):
+        replica = placement.place(wish(name), 10.0).replica
+        placement.settle(str(name))
+        return replica
 
     def test_what_others_measured_by_chance_draws_nobody(self):
         placement = placement_of(*"ab")
