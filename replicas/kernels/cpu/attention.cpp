@@ -17,7 +17,6 @@ constexpr int64_t CONTEXT_TILE = 64;
 constexpr int64_t QUERY_TILE = 32;
 constexpr int TOKEN_VECTORS = CONTEXT_TILE / LANES;
 constexpr int64_t MANY_ROWS = 8;
-constexpr int MOST_ROWS = 6;
 constexpr float NEVER = -1e30f;
 
 template <typename Scalar>
@@ -52,23 +51,45 @@ struct Room {
     }
 };
 
+// Lane l of the first: of a if bit w of l is unset, else of b from w lanes below; of the second: the other halves.
+template <int W>
+inline void exchange(floats& a, floats& b) {
+    ints low = {}, high = {};
+#pragma GCC unroll 16
+    for (int l = 0; l < LANES; l++) {
+        low[l] = l & W ? LANES + l - W : l;
+        high[l] = l & W ? LANES + l : l + W;
+    }
+    const floats first = __builtin_shuffle(a, b, low), second = __builtin_shuffle(a, b, high);
+    a = first, b = second;
+}
+
 // The sums of 16 vectors, side by side.
 inline floats sum_each(floats* x) {
-    typedef ints mask;
-    constexpr mask LOW_8 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
-    constexpr mask HIGH_8 = {8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31};
-    constexpr mask LOW_4 = {0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27};
-    constexpr mask HIGH_4 = {4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31};
-    constexpr mask LOW_2 = {0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29};
-    constexpr mask HIGH_2 = {2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31};
-    constexpr mask LOW_1 = {0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30};
-    constexpr mask HIGH_1 = {1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31};
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) x[i] = __builtin_shuffle(x[i], x[i + 8], LOW_8) + __builtin_shuffle(x[i], x[i + 8], HIGH_8);
+    for (int i = 0; i < 8; i++) exchange<8>(x[i], x[i + 8]), x[i] += x[i + 8];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) x[i] = __builtin_shuffle(x[i], x[i + 4], LOW_4) + __builtin_shuffle(x[i], x[i + 4], HIGH_4);
-    for (int i = 0; i < 2; i++) x[i] = __builtin_shuffle(x[i], x[i + 2], LOW_2) + __builtin_shuffle(x[i], x[i + 2], HIGH_2);
-    return __builtin_shuffle(x[0], x[1], LOW_1) + __builtin_shuffle(x[0], x[1], HIGH_1);
+    for (int i = 0; i < 4; i++) exchange<4>(x[i], x[i + 4]), x[i] += x[i + 4];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) exchange<2>(x[i], x[i + 2]), x[i] += x[i + 2];
+    exchange<1>(x[0], x[1]);
+    return x[0] + x[1];
+}
+
+// Turns 16 rows of 16 into columns (Eklundh, 1972).
+inline void transpose(floats* x) {
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        if (!(i & 8)) exchange<8>(x[i], x[i + 8]);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        if (!(i & 4)) exchange<4>(x[i], x[i + 4]);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        if (!(i & 2)) exchange<2>(x[i], x[i + 2]);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        if (!(i & 1)) exchange<1>(x[i], x[i + 1]);
 }
 
 // out[r][64 columns] += x[r][depth] times m[depth][stride], for `rows` rows.
@@ -85,9 +106,11 @@ void multiply_tile(const float* x, int64_t x_stride, const float* m, int64_t m_s
 #pragma GCC unroll 4
         for (int c = 0; c < TOKEN_VECTORS; c++) columns[c] = load(m + d * m_stride + c * LANES);
 #pragma GCC unroll 6
-        for (int r = 0; r < ROWS; r++)
+        for (int r = 0; r < ROWS; r++) {
+            const floats factor = broadcast(x[r * x_stride + d]);
 #pragma GCC unroll 4
-            for (int c = 0; c < TOKEN_VECTORS; c++) acc[r][c] += columns[c] * x[r * x_stride + d];
+            for (int c = 0; c < TOKEN_VECTORS; c++) acc[r][c] += columns[c] * factor;
+        }
     }
 #pragma GCC unroll 6
     for (int r = 0; r < ROWS; r++)
@@ -106,58 +129,111 @@ void multiply(const float* x, int64_t x_stride, const float* m, int64_t m_stride
         multiply_tile<1>(x + row * x_stride, x_stride, m, m_stride, depth, out + row * out_stride, out_stride, add);
 }
 
+// A tile of one KV head's context: where each token's keys and values are. Beyond the end the last one is repeated.
 template <typename Scalar>
-struct Context {
-    const Step<Scalar>& step;
-    const int64_t* table;
-    int64_t kv_head;
+struct Tile {
+    const Scalar *keys[CONTEXT_TILE], *values[CONTEXT_TILE];
+    int64_t count;
 
-    int64_t offset(int64_t token) const {
-        const int64_t slot = table[token / step.block_size] * step.block_size + token % step.block_size;
-        return (slot * step.kv_heads + kv_head) * step.head_dim;
+    Tile(const Step<Scalar>& step, const Task& task, int64_t start, int64_t stop) {
+        const int64_t* table = step.block_tables + task.sequence * step.table_width;
+        count = stop - start < CONTEXT_TILE ? stop - start : CONTEXT_TILE;
+        int64_t block = start / step.block_size, within = start % step.block_size, offset = 0;
+        for (int64_t t = 0; t < CONTEXT_TILE; t++) {
+            if (t < count) {
+                offset = ((table[block] * step.block_size + within) * step.kv_heads + task.kv_head) * step.head_dim;
+                if (++within == step.block_size) block++, within = 0;
+            }
+            keys[t] = step.keys + offset;
+            values[t] = step.values + offset;
+        }
     }
 };
 
-// scores[row][token] of tokens [start, start + count) for few rows, key by key. VECTORS * 16 = head_dim.
+// Few rows: each key and each value is read once, and used for all rows as it is read.
 template <int VECTORS, typename Scalar>
-void score_few(const Context<Scalar>& context, int64_t start, int64_t count, const Room& room, int64_t rows) {
+void score_few(const Tile<Scalar>& tile, const Room& room, int64_t rows) {
     constexpr int64_t SIZE = VECTORS * LANES;
-    for (int64_t first = 0; first < count; first += LANES) {
-        const Scalar* keys[LANES];
-        for (int64_t t = 0; t < LANES; t++)
-            keys[t] = context.step.keys + context.offset(start + (first + t < count ? first + t : count - 1));
-        for (int64_t row = 0; row < rows; row++) {
-            floats products[LANES], query[VECTORS];
+    for (int64_t first = 0; first < tile.count; first += LANES) {
+        floats products[MANY_ROWS][LANES];
+        for (int64_t t = 0; t < LANES; t++) {
+            floats key[VECTORS];
 #pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; v++) query[v] = load(room.query + row * SIZE + v * LANES);
-#pragma GCC unroll 16
-            for (int t = 0; t < LANES; t++) {
-                products[t] = query[0] * load(keys[t]);
+            for (int v = 0; v < VECTORS; v++) key[v] = load(tile.keys[first + t] + v * LANES);
+            for (int64_t row = 0; row < rows; row++) {
+                floats product = key[0] * load(room.query + row * SIZE);
 #pragma GCC unroll 8
-                for (int v = 1; v < VECTORS; v++) products[t] += query[v] * load(keys[t] + v * LANES);
+                for (int v = 1; v < VECTORS; v++) product += key[v] * load(room.query + row * SIZE + v * LANES);
+                products[row][t] = product;
             }
-            store(room.scores + row * CONTEXT_TILE + first, sum_each(products));
         }
+        for (int64_t row = 0; row < rows; row++)
+            store(room.scores + row * CONTEXT_TILE + first, sum_each(products[row]));
     }
 }
 
-// room.keys[d][token]: 16 x 16 elements at a time, as sums of vectors that have one element each.
-template <typename Scalar>
-void turn_keys(const Context<Scalar>& context, int64_t start, int64_t count, const Room& room) {
-    const int64_t head_dim = context.step.head_dim;
-    float square[LANES][LANES];
-    for (int64_t first = 0; first < CONTEXT_TILE; first += LANES) {
-        for (int64_t d = 0; d < head_dim; d += LANES) {
-            for (int64_t t = 0; t < LANES; t++) {
-                const int64_t token = start + (first + t < count ? first + t : count - 1);
-                store(square[t], load(context.step.keys + context.offset(token) + d));
-            }
-            for (int64_t i = 0; i < LANES; i++) {
-                float* to = room.keys + (d + i) * CONTEXT_TILE + first;
-                for (int64_t t = 0; t < LANES; t++) to[t] = square[t][i];
+template <int ROWS, int VECTORS, typename Scalar>
+void add_values_to(const Tile<Scalar>& tile, const Room& room, int64_t row) {
+    constexpr int64_t SIZE = VECTORS * LANES;
+    for (int64_t d = 0; d < SIZE; d += CONTEXT_TILE) {
+        floats acc[ROWS][TOKEN_VECTORS];
+        float *sums = room.sums + row * SIZE + d, *weights = room.scores + row * CONTEXT_TILE;
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+            for (int c = 0; c < TOKEN_VECTORS; c++) acc[r][c] = load(sums + r * SIZE + c * LANES);
+        for (int64_t t = 0; t < tile.count; t++) {
+            floats value[TOKEN_VECTORS];
+#pragma GCC unroll 4
+            for (int c = 0; c < TOKEN_VECTORS; c++) value[c] = load(tile.values[t] + d + c * LANES);
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS; r++) {
+                const floats weight = broadcast(weights[r * CONTEXT_TILE + t]);
+#pragma GCC unroll 4
+                for (int c = 0; c < TOKEN_VECTORS; c++) acc[r][c] += value[c] * weight;
             }
         }
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+            for (int c = 0; c < TOKEN_VECTORS; c++) store(sums + r * SIZE + c * LANES, acc[r][c]);
     }
+}
+
+template <int VECTORS, typename Scalar>
+void add_few(const Tile<Scalar>& tile, const Room& room, int64_t rows) {
+    int64_t row = 0;
+    for (; row + 4 <= rows; row += 4) add_values_to<4, VECTORS>(tile, room, row);
+    if (rows - row == 3) add_values_to<3, VECTORS>(tile, room, row);
+    if (rows - row == 2) add_values_to<2, VECTORS>(tile, room, row);
+    if (rows - row == 1) add_values_to<1, VECTORS>(tile, room, row);
+}
+
+// Many rows: the tile becomes floats first, its keys turned to room.keys[d][token].
+template <int VECTORS, typename Scalar>
+void score_many(const Tile<Scalar>& tile, const Room& room, int64_t rows) {
+    constexpr int64_t SIZE = VECTORS * LANES;
+    for (int64_t first = 0; first < CONTEXT_TILE; first += LANES) {
+        for (int64_t d = 0; d < SIZE; d += LANES) {
+            floats square[LANES];
+#pragma GCC unroll 16
+            for (int t = 0; t < LANES; t++) square[t] = load(tile.keys[first + t] + d);
+            transpose(square);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++) store(room.keys + (d + i) * CONTEXT_TILE + first, square[i]);
+        }
+    }
+    multiply(room.query, SIZE, room.keys, CONTEXT_TILE, SIZE, room.scores, CONTEXT_TILE, rows, false);
+}
+
+template <int VECTORS, typename Scalar>
+void add_many(const Tile<Scalar>& tile, const Room& room, int64_t rows) {
+    constexpr int64_t SIZE = VECTORS * LANES;
+    for (int64_t t = 0; t < tile.count; t++)
+#pragma GCC unroll 8
+        for (int64_t d = 0; d < SIZE; d += LANES) store(room.values + t * SIZE + d, load(tile.values[t] + d));
+    for (int64_t d = 0; d < SIZE; d += CONTEXT_TILE)
+        multiply(room.scores, CONTEXT_TILE, room.values + d, SIZE, tile.count, room.sums + d, SIZE, rows, true);
 }
 
 // Turns a row's scores into weights, for the tokens [0, visible) of the tile; the sums so far shrink accordingly.
@@ -209,28 +285,23 @@ void attend(const Step<Scalar>& step, const Task& task, Scratch& scratch) {
         room.most[row] = NEVER;
         room.total[row] = 0;
     }
-    const Context<Scalar> context{step, step.block_tables + task.sequence * step.table_width, task.kv_head};
     const int64_t stop = first_position + task.count;
     int64_t start = step.window && first_position >= step.window ? first_position - step.window + 1 : 0;
     for (; start < stop; start += CONTEXT_TILE) {
-        const int64_t count = stop - start < CONTEXT_TILE ? stop - start : CONTEXT_TILE;
-        if (rows < MANY_ROWS) {
-            score_few<VECTORS>(context, start, count, room, rows);
-        } else {
-            turn_keys(context, start, count, room);
-            multiply(room.query, SIZE, room.keys, CONTEXT_TILE, SIZE, room.scores, CONTEXT_TILE, rows, false);
-        }
+        const Tile<Scalar> tile(step, task, start, stop);
+        if (rows < MANY_ROWS)
+            score_few<VECTORS>(tile, room, rows);
+        else
+            score_many<VECTORS>(tile, room, rows);
         for (int64_t row = 0; row < rows; row++) {
             const int64_t position = first_position + row / step.group;
             const int64_t hidden = step.window ? position - step.window + 1 - start : 0;
             soften(room, row, hidden, position + 1 - start, SIZE);
         }
-        for (int64_t t = 0; t < count; t++) {
-            const Scalar* value = step.values + context.offset(start + t);
-            for (int64_t d = 0; d < SIZE; d += LANES) store(room.values + t * SIZE + d, load(value + d));
-        }
-        for (int64_t d = 0; d < SIZE; d += CONTEXT_TILE)
-            multiply(room.scores, CONTEXT_TILE, room.values + d, SIZE, count, room.sums + d, SIZE, rows, true);
+        if (rows < MANY_ROWS)
+            add_few<VECTORS>(tile, room, rows);
+        else
+            add_many<VECTORS>(tile, room, rows);
     }
     for (int64_t row = 0; row < rows; row++) {
         Scalar* out = step.out + (first_token + row / step.group) * step.kv_heads * step.group * SIZE +
