@@ -19,6 +19,7 @@ MAX_SESSIONS = 100_000
 NEAR_TIE_SECONDS, NEAR_TIE_SHARE = 0.002, 0.3
 FLEET_SECONDS = 1.0  # how long what all replicas have in common is taken for unchanged
 CHURN_SECONDS = 300.0  # what a replica stored longer ago hardly counts
+CROWD_SHARE, CROWD_REQUESTS = 1.5, 2
 SESSION_SECONDS = 0.01  # what it may cost at most to stay with a session's replica
 
 
@@ -108,7 +109,7 @@ class Placement:
     def place(self, wish: Wish, now: float) -> Choice | None:
         """The replica with the lowest cost; the request is booked there. None if there is no replica but those to
         avoid."""
-        candidates = [replica for replica in self._loads if replica not in wish.avoid]
+        candidates = self._uncrowded([replica for replica in self._loads if replica not in wish.avoid])
         if not candidates:
             return None
         uncached = self._uncached(wish, candidates)
@@ -127,6 +128,15 @@ class Placement:
         replica = self._placed.pop(request_id, None)
         if replica in self._loads:
             self._loads[replica].settle(request_id)
+
+    def _uncrowded(self, replicas: list[str]) -> list[str]:
+        """Those that run no more than half as many requests again as all do on average, and two. Costs are what was
+        measured and foreseen; this bounds what a failure, or a mistake of theirs, can put on one replica."""
+        if not replicas:
+            return []
+        running = {replica: self._loads[replica].running for replica in replicas}
+        most = CROWD_SHARE * mean(running.values()) + CROWD_REQUESTS
+        return [replica for replica in replicas if running[replica] < most]
 
     def _choose(self, costs: Mapping[str, float]) -> str:
         """One of those whose costs are hardly above the lowest: the one with the fewest requests of two at random.

@@ -147,6 +147,16 @@ class TestSpread:
             placement.settle(str(name))
         assert min(chosen.values()) > 400
 
+    @pytest.mark.parametrize("running", [1, 4, 16])
+    def test_no_replica_gets_far_more_than_its_share_however_cheap_it_is(self, running):
+        """All know the prompt well, one of them better by far."""
+        placement = placement_of(*map(str, range(8)))
+        for replica in range(8):
+            placement.stored(str(replica), PROMPT[: 190 if replica == 3 else 10])
+        places = Counter(placement.place(wish(n, PROMPT), 0.0).replica for n in range(8 * running))
+        assert places["3"] == max(places.values())
+        assert max(places.values()) <= 1.5 * running + 2
+
 
 class TestMembership:
     def test_nobody_is_chosen_where_nobody_is_left(self):
