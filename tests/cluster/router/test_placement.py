@@ -155,7 +155,7 @@ class TestSpread:
             placement.stored(str(replica), PROMPT[: 190 if replica == 3 else 10])
         places = Counter(placement.place(wish(n, PROMPT), 0.0).replica for n in range(8 * running))
         assert places["3"] > 1
-        assert max(places.values()) <= 1.5 * running + 2
+        assert max(places.values()) <= 1.5 * running + 3  # one more than those who may take another
 
 
 class TestMembership:
