@@ -68,7 +68,8 @@ class Journal:
 
     @property
     def ttft_seconds(self) -> Seconds:
-        return self._first - np.array([arrival.time for arrival in self._arrivals])
+        seconds: Seconds = self._first - np.array([arrival.time for arrival in self._arrivals])
+        return seconds
 
     def figures(self) -> Figures:
         times = np.array([arrival.time for arrival in self._arrivals])
