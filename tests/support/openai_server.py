@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -157,7 +158,8 @@ def openai_server(behaviour: Behaviour | None = None) -> Iterator[OpenAIServer]:
 
 async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, Any]]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    length = int(head.lower().split("content-length:")[1].split("\r\n")[0])
+    stated = re.search(r"content-length: *(\d+)", head, re.IGNORECASE)
+    length = int(stated[1]) if stated else 0
     body = await reader.readexactly(length)
     return head.split(" ")[1], head, json.loads(body) if body else {}
 

@@ -1,9 +1,9 @@
-"""Measures one server after another, and prints what came out."""
+"""Measures one server after another, and prints what came out. Rounds go around all servers, so that none has the
+machine's better hour."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -36,97 +36,83 @@ class Asked:
     patience: float
     quick: bool
 
+    def results(self, peer: Peer) -> Path:
+        return result_folder(self.results_of_all, peer)
+
+    @property
+    def results_of_all(self) -> Path:
+        return self.folder / ("quick" if self.quick else "results")
+
 
 def main() -> None:
     asked = _asked()
     try:
-        failed = [peer.name for peer in asked.peers if not _measured(peer, asked)]
+        places = {peer.name: _prepared(peer, asked) for peer in asked.peers}
     except UserError as error:
         sys.exit(f"error: {error}")
+    for number in range(1, asked.rounds + 1):
+        for peer in asked.peers:
+            _measure(peer, places[peer.name], number, asked)
     for line in _report(asked):
         print(line)
-    if failed:
-        sys.exit(f"error: not measured: {', '.join(failed)}")
 
 
-def _measured(peer: Peer, asked: Asked) -> bool:
-    """Whether it could be: one that does not start does not stop the others from being measured."""
-    print(f"{peer.name}: starting", flush=True)
-    results = result_folder(asked.folder, peer)
-    results.mkdir(parents=True, exist_ok=True)
-    place = _place(peer, asked)
-    variables = peer.environment_variables(asked.threads)
+def _measure(peer: Peer, place: Place, number: int, asked: Asked) -> None:
+    """What a server does not manage is told and left out: the others are measured all the same."""
+    title = f"round {number} of {asked.rounds}, {peer.name}"
+    results, variables = asked.results(peer), peer.environment_variables(asked.threads)
+    port = free_port()
+    print(f"{title}: starting", flush=True)
     try:
-        with running(peer.command(place), variables, place.port, results / "server.log", asked.patience) as url:
+        with running(peer.command(place, port), variables, port, results / "server.log", asked.patience) as url:
             for scenario in _scenarios(peer, asked):
-                for number in range(asked.rounds):
-                    print(f"{peer.name}: {scenario.name}, round {number + 1}", flush=True)
-                    _load(url, scenario, results / f"{scenario.name}.{number + 1}.json", asked.quick)
+                print(f"{title}: {scenario.name}", flush=True)
+                _load(url, scenario.small() if asked.quick else scenario, results / f"{scenario.name}.{number}.json")
     except UserError as error:
-        print(f"{peer.name}: {error}", flush=True)
-        return False
-    return True
+        print(f"{title}: {error}", flush=True)
 
 
 def _scenarios(peer: Peer, asked: Asked) -> Iterator[Scenario]:
     """The rates of the open loops follow from the capacity, once that is measured."""
     yield from CLOSED
-    rates = [summary["request_rate"] for summary in summaries(asked.folder, peer, CAPACITY.name)]
+    rates = [summary["request_rate"] for summary in summaries(asked.results_of_all, peer, CAPACITY.name)]
     if rates:
-        yield from open_loops(sorted(rates)[len(rates) // 2])
+        yield from open_loops(rates[-1])
 
 
-def _load(url: str, scenario: Scenario, file: Path, quick: bool) -> None:
-    """By a generator in a process of its own."""
-    options = [*scenario.options, "--json", str(file), "--quiet"]
-    if quick:
-        options = [
-            *_without_counts(scenario.options),
-            "--requests",
-            "4",
-            "--warmup",
-            "0",
-            "--json",
-            str(file),
-            "--quiet",
-        ]
-    command = [sys.executable, "-m", "deploy.cli", "bench", "serve", url, "--timeout", "10min", *options]
-    if subprocess.run(command, check=False).returncode != 0:
-        raise UserError(f"the load {scenario.name} could not be sent")
+def _load(url: str, scenario: Scenario, file: Path) -> None:
+    """By a generator in a process of its own. Where it fails, there is no result of this round."""
+    file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "deploy.cli", "bench", "serve", url, *scenario.arguments]
+    subprocess.run([*command, "--json", str(file), "--quiet"], check=False)
 
 
-def _without_counts(options: Sequence[str]) -> list[str]:
-    pairs = zip(options[::2], options[1::2], strict=True)
-    return [
-        word for name, value in pairs if name not in ("--requests", "--duration", "--warmup") for word in (name, value)
-    ]
-
-
-def _place(peer: Peer, asked: Asked) -> Place:
-    folder = asked.folder / "model"
-    file = fetch(MODEL)
+def _prepared(peer: Peer, asked: Asked) -> Place:
+    """With everything installed, converted and written that the peer needs."""
+    asked.results(peer).mkdir(parents=True, exist_ok=True)
+    file, folder = fetch(MODEL), asked.folder / "model"
     if not (folder / "config.json").exists():
         convert(file, folder)
     python = Path(sys.executable) if peer.environment is None else install(peer.environment, asked.folder)
-    configuration = asked.folder / f"{result_folder(asked.folder, peer).name}.yaml"
+    configuration = asked.results(peer) / "mobula.yaml"
     engine = {**peer.settings, "threads": asked.threads, "kv_cache_memory": f"{KV_GIGABYTES}GiB"}
     models = [{"id": MODEL, "source": str(file), "engine": engine}]
     configuration.write_text(yaml.safe_dump({"models": models}, sort_keys=False))
-    return Place(python, file, folder, configuration, free_port(), asked.threads)
+    return Place(python, file, folder, configuration, asked.threads)
 
 
 def _report(asked: Asked) -> Iterator[str]:
     for precision, group in groupby(PEERS, key=lambda peer: peer.precision):
-        peers = [peer for peer in group if result_folder(asked.folder, peer).exists()]
+        peers = [peer for peer in group if asked.results(peer).exists()]
         if peers:
             names = [scenario.name for scenario in (*CLOSED, *open_loops(1.0))]
-            yield from ("", precision, "", *table(asked.folder, peers, names))
+            yield from ("", precision, "", *table(asked.results_of_all, peers, names))
 
 
 def _asked() -> Asked:
     parser = argparse.ArgumentParser(prog="python -m deploy.bench.peers", description=__doc__)
     parser.add_argument("folder", type=Path, help="for environments, model and results; outside the repository")
-    parser.add_argument("--only", help="names of peers with | between; all without", default="")
+    parser.add_argument("--only", metavar="A|B", help="names of peers", default="|".join(peer.name for peer in PEERS))
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="that each server computes with"
     )
@@ -134,12 +120,11 @@ def _asked() -> Asked:
     parser.add_argument("--patience", type=float, default=600.0, help="seconds until a server must answer")
     parser.add_argument("--quick", action="store_true", help="a few requests, to see that all works")
     options = parser.parse_args()
-    folder = options.folder.resolve()
+    folder, names = options.folder.resolve(), options.only.split("|")
     if folder.is_relative_to(REPOSITORY):
         parser.error(f"{folder} lies within the repository: name a folder outside")
-    names = options.only.split("|") if options.only else [peer.name for peer in PEERS]
     if unknown := sorted(set(names) - {peer.name for peer in PEERS}):
-        parser.error(f"{unknown[0]!r} is no peer: there are {json.dumps([peer.name for peer in PEERS])}")
+        parser.error(f"{unknown[0]!r} is no peer: there are {', '.join(peer.name for peer in PEERS)}")
     chosen = [peer for peer in PEERS if peer.name in names]
     return Asked(folder, chosen, options.threads, options.rounds, options.patience, options.quick)
 

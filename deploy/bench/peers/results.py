@@ -78,7 +78,7 @@ def summaries(folder: Path, peer: Peer, scenario: str) -> list[dict[str, Any]]:
 
 
 def result_folder(folder: Path, peer: Peer) -> Path:
-    return folder / "results" / peer.name.replace(" ", "-").replace(",", "")
+    return folder / peer.name.replace(" ", "-").replace(",", "")
 
 
 def ratio(row: Row, peers: Sequence[Peer]) -> float | None:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 RATES = (1.0, 2.0, 4.0)
 SHARES_OF_CAPACITY = (0.5, 0.8)
+SMALL = {"--requests": "4", "--warmup": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`name` is that of the result's file, too."""
+    """`name` is that of the result's files, too. Every option has a value."""
 
     name: str
-    options: tuple[str, ...]
+    options: Mapping[str, str]
 
     @staticmethod
     def of(name: str, options: str) -> Scenario:
-        return Scenario(name, tuple(options.split()))
+        words = options.split()
+        return Scenario(name, dict(zip(words[::2], words[1::2], strict=True)))
+
+    @property
+    def arguments(self) -> list[str]:
+        return [word for option in self.options.items() for word in option]
+
+    def small(self) -> Scenario:
+        """A few requests, to see that everything works."""
+        kept = {name: value for name, value in self.options.items() if name != "--duration"}
+        return Scenario(self.name, kept | SMALL)
 
 
 OFFLINE = Scenario.of("offline", "--requests 64 --concurrency 64 --input 32-512 --output 128")
@@ -27,13 +39,10 @@ CAPACITY = Scenario.of("capacity", "--requests 96 --concurrency 32 --input 200 -
 CLOSED = (OFFLINE, SINGLE, PREFIX, CAPACITY)
 
 
-def at_rate(rate: float, name: str | None = None) -> Scenario:
-    """Poisson arrivals for a minute, but at least 20."""
-    options = f"--rate {rate:.4g} --duration 60s --input 200 --output 64"
-    return Scenario.of(name or f"rate-{rate:g}", options)
-
-
 def open_loops(capacity: float) -> list[Scenario]:
-    """At the fixed rates, and at shares of what the server itself can do (`capacity`, requests a second)."""
-    shares = [at_rate(share * capacity, f"capacity-{share:.0%}".rstrip("%")) for share in SHARES_OF_CAPACITY]
-    return [*(at_rate(rate) for rate in RATES), *shares]
+    """Poisson arrivals at the fixed rates, and at shares of what the server itself can do (`capacity`, requests/s)."""
+    rates = {f"rate-{rate:g}": rate for rate in RATES}
+    rates |= {f"capacity-{100 * share:g}": share * capacity for share in SHARES_OF_CAPACITY}
+    return [
+        Scenario.of(name, f"--rate {rate:.4g} --duration 60s --input 200 --output 64") for name, rate in rates.items()
+    ]

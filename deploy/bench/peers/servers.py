@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -62,15 +62,14 @@ def free_port() -> int:
 
 def _await(process: subprocess.Popen[bytes], url: str, log: Path, patience: float) -> None:
     deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise UserError(f"the server ended with status {process.returncode} before it answered: see {log}")
-        try:
-            if httpx.get(f"{url}/v1/models", timeout=5.0).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(POLL_SECONDS)
+    with httpx.Client(base_url=url, trust_env=False) as client:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise UserError(f"the server ended with status {process.returncode} before it answered: see {log}")
+            with suppress(httpx.HTTPError):
+                if client.get("/v1/models").status_code == 200:
+                    return
+            time.sleep(POLL_SECONDS)
     raise UserError(f"the server does not answer within {patience:g} s: see {log}")
 
 

@@ -10,7 +10,7 @@ from deploy.bench.peers.peers import PEERS, Environment, Peer, Place
 from deploy.bench.peers.results import ratio, result_folder, rows, summaries, table
 
 
-def no_command(_: Place) -> list[str]:
+def no_command(_: Place, port: int) -> list[str]:
     return []
 
 

@@ -87,14 +87,17 @@ def test_an_environment_is_made_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scenario", [*CLOSED, *open_loops(3.0)], ids=lambda scenario: scenario.name)
 def test_every_scenario_is_what_the_load_generator_understands(scenario) -> None:
     serve = get_command(app).commands["bench"].commands["serve"]
-    with serve.make_context("serve", ["http://127.0.0.1:1", *scenario.options]) as context:
+    with serve.make_context("serve", ["http://127.0.0.1:1", *scenario.arguments]) as context:
         assert context.params["requests"] or context.params["duration"]
+    with serve.make_context("serve", ["http://127.0.0.1:1", *scenario.small().arguments]) as context:
+        assert context.params["requests"] == 4
+        assert context.params["duration"] is None
 
 
 def test_every_command_names_port_and_model(tmp_path: Path) -> None:
-    place = Place(tmp_path / "bin" / "python", Path("m.gguf"), Path("folder"), Path("c.yaml"), 4321, 2)
+    place = Place(tmp_path / "bin" / "python", Path("m.gguf"), Path("folder"), Path("c.yaml"), 2)
     for peer in PEERS:
-        command = peer.command(place)
+        command = peer.command(place, 4321)
         assert "4321" in command, peer.name
         assert {"m.gguf", "folder", "c.yaml"} & set(command), peer.name
         assert (peer.environment is None) == (command[0] == sys.executable), peer.name
