@@ -75,13 +75,15 @@ class EngineConfig:
     """How one engine runs. Sizes in bytes or tokens; `max_model_len` 0 takes the model's own limit.
     `itl_objective` (seconds) bounds how long a step with running decodes may take; None: unbounded.
     `quantization` is of the weights; `auto` keeps the form that the file has, unless a dtype is asked for.
-    `kernels` on CPUs: our own compiled ones, or torch's.
+    `kernels` on CPUs: our own compiled ones, or torch's. `record_decodes`: steps of a few decodes make the kernel
+    calls of an earlier one again.
     `threads` 0 computes with every core that the process may use.
     `kv_cache_memory` is that of each of the tensor_parallel * pipeline_parallel ranks."""
 
     dtype: Dtype = "auto"
     quantization: Quantization = "auto"
     kernels: Kernels = "auto"
+    record_decodes: bool = True
     block_size: int = 16
     max_batched_tokens: int = 2048
     max_running: int = 128

@@ -10,8 +10,11 @@ from replicas.layers.ops import Ops, TorchOps
 
 @dataclass(frozen=True, slots=True)
 class Compute:
+    """`records_decodes`: a decoder layer is nothing but compiled kernels, whose calls can be made again."""
+
     ops: Ops
     matrices: MatrixFactory
+    records_decodes: bool = False
 
 
 TORCH = Compute(TorchOps(), PlainMatrix)

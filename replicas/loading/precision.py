@@ -29,6 +29,7 @@ class Precision:
     compiled: bool
     quantization: Quantization
     stored: dict[str, int]
+    record_decodes: bool = True
 
     @property
     def name(self) -> str:
@@ -40,7 +41,14 @@ class Precision:
         """How a rank of this mesh computes the model."""
         if not self.compiled:
             return Compute(TorchOps(), PlainMatrix)
-        return Compute(CompiledOps() if kernels_fit(config, mesh, self.dtype) else TorchOps(), self.matrix)
+        if not kernels_fit(config, mesh, self.dtype):
+            return Compute(TorchOps(), self.matrix)
+        return Compute(CompiledOps(), self.matrix, self.record_decodes and self._is_all_kernels(config, mesh))
+
+    def _is_all_kernels(self, config: ModelConfig, mesh: Mesh) -> bool:
+        """Whether nothing within a decoder layer is computed by torch, or waits for another rank."""
+        quantized = self.quantization != "none" and config.intermediate_size % GROUP == config.hidden_size % GROUP == 0
+        return mesh.tensor == 1 and not config.qk_norm and (quantized or self.dtype == torch.bfloat16)
 
     def matrix(self, names: Sequence[str], shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Matrix:
         """A `MatrixFactory`. Matrices whose rows no kernel takes stay plain."""
@@ -74,12 +82,12 @@ def resolve_precision(config: EngineConfig, checkpoint: Checkpoint) -> Precision
             )
         if dtype == torch.float16:
             raise ValueError(f"quantization {config.quantization} needs dtype bfloat16 or float32, not float16")
-        return Precision(dtype, compiled, config.quantization, {})
+        return Precision(dtype, compiled, config.quantization, {}, config.record_decodes)
     stored: dict[str, int] = {}
     if compiled and config.quantization == "auto" and config.dtype == "auto":
         stored = _stored_bits(checkpoint)
     kept: Quantization = "none" if not stored else "int4" if 4 in stored.values() else "int8"
-    return Precision(dtype, compiled, kept, stored)
+    return Precision(dtype, compiled, kept, stored, config.record_decodes)
 
 
 def resolved(config: EngineConfig, precision: Precision) -> EngineConfig:

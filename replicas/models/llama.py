@@ -10,7 +10,7 @@ F intermediate, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from replicas.layers.attention import Attend
 from replicas.layers.compute import TORCH, Compute
 from replicas.layers.norm import RMSNorm
 from replicas.layers.ops import CosSin, Ops
+from replicas.layers.recorded import RecordedDecodes
 from replicas.layers.rope import RotaryEmbedding
 from replicas.models.layout import stage_layers
 
@@ -135,6 +136,7 @@ class CausalLM(Layer):
         stage = stage_layers(config, mesh)
         self.config = config
         self.ops = compute.ops
+        self.decodes = RecordedDecodes() if compute.records_decodes else None
         self.windows = [config.sliding_windows[index] for index in stage]
         self.embedding = _vocabulary("model.embed_tokens", config, placement) if mesh.is_first_stage else None
         self.layers = nn.ModuleList(
@@ -158,10 +160,24 @@ class CausalLM(Layer):
             hidden_TH = self.embedding(batch.token_ids_T)
         assert hidden_TH is not None, "a later stage needs the hidden states of the one before"
         cos_sin = self.rope(batch.positions_T, batch.rope_lengths_T, self.ops.rope_dtype(hidden_TH.dtype))
-        attends = {window: self.ops.plan_attention(batch, kv_layers[0], window) for window in set(self.windows)}
-        for decoder_layer, kv_layer, window in zip(self.layers, kv_layers, self.windows, strict=True):
-            hidden_TH = decoder_layer(hidden_TH, cos_sin, batch.slots_T, kv_layer, attends[window])
+        if self.decodes is not None and self.decodes.takes(batch):
+            hidden_TH = self.decodes.run(self._run_layers, hidden_TH, cos_sin, batch, kv_layers)
+        else:
+            attends = {window: self.ops.plan_attention(batch, kv_layers[0], window) for window in set(self.windows)}
+            hidden_TH = self._run_layers(hidden_TH, cos_sin, batch.slots_T, kv_layers, attends)
         return hidden_TH if self.norm is None else self.norm(hidden_TH)
+
+    def _run_layers(
+        self,
+        hidden_TH: torch.Tensor,
+        cos_sin: CosSin,
+        slots_T: torch.Tensor,
+        kv_layers: Sequence[KvLayer],
+        attends: Mapping[int, Attend],
+    ) -> torch.Tensor:
+        for decoder_layer, kv_layer, window in zip(self.layers, kv_layers, self.windows, strict=True):
+            hidden_TH = decoder_layer(hidden_TH, cos_sin, slots_T, kv_layer, attends[window])
+        return hidden_TH
 
     def logits(self, hidden_RH: torch.Tensor) -> torch.Tensor:
         """logits_RV in float32, over the whole vocabulary on every rank of the last stage."""

@@ -6,8 +6,8 @@
 // stored for longer than a tile. Scores and sums are float. With few rows each key is read once and multiplied with
 // all of them; with many it pays to turn the tile's keys first, so that scores of 16 tokens lie side by side.
 
+#include "arguments.h"
 #include "scratch.h"
-#include "vectors.h"
 
 #include <cmath>
 
@@ -311,7 +311,7 @@ void attend(const Step<Scalar>& step, const Task& task, Scratch& scratch) {
 }
 
 template <typename Scalar>
-int attend_all(const Step<Scalar>& step) {
+void attend_all(const Step<Scalar>& step) {
     static thread_local Scratch list;
     int64_t count = 0, cost = 0;
     for (int64_t s = 0; s < step.sequences; s++) {
@@ -336,7 +336,14 @@ int attend_all(const Step<Scalar>& step) {
         else
             attend<8>(step, tasks[i], scratch);
     }
-    return 0;
+}
+
+template <typename Scalar>
+Step<Scalar> step_of(const int64_t* a) {
+    return {address<Scalar>(a[0]),  address<Scalar>(a[1]),  address<Scalar>(a[2]), address<int64_t>(a[3]),
+            address<int32_t>(a[4]), address<int32_t>(a[5]), address<Scalar>(a[6]), a[7],
+            a[8],                   a[9],                   a[10],                 a[11],
+            a[12],                  a[13],                  a[14]};
 }
 
 }  // namespace
@@ -345,18 +352,13 @@ extern "C" {
 
 // Attention of a step's queries over their sequences' caches, which already hold the step's own keys and values.
 // Sequence s has the queries query_starts[s] to query_starts[s + 1]: the last of its context_lens[s] tokens. Query i
-// sees key j when j <= i and, with a window, i - j < window. `head_dim` is 64 or 128.
-void mobula_attention(const void* query, const void* keys, const void* values, const int64_t* block_tables,
-                      const int32_t* query_starts, const int32_t* context_lens, void* out, int64_t sequences,
-                      int64_t table_width, int64_t block_size, int64_t query_stride, int64_t kv_heads, int64_t group,
-                      int64_t head_dim, int64_t window, int is_bf16) {
-    if (is_bf16)
-        attend_all(Step<bfloat16>{(const bfloat16*)query, (const bfloat16*)keys, (const bfloat16*)values, block_tables,
-                                  query_starts, context_lens, (bfloat16*)out, sequences, table_width, block_size,
-                                  query_stride, kv_heads, group, head_dim, window});
+// sees key j when j <= i and, with a window, i - j < window. `head_dim` is 64 or 128. Arguments: query, keys, values,
+// block_tables (64 bits), query_starts and context_lens (32 bits), out, sequences, table_width, block_size,
+// query_stride, KV heads, query heads to a KV head, head_dim, window, is_bf16.
+void mobula_attention(const int64_t* a) {
+    if (a[15])
+        attend_all(step_of<bfloat16>(a));
     else
-        attend_all(Step<float>{(const float*)query, (const float*)keys, (const float*)values, block_tables,
-                               query_starts, context_lens, (float*)out, sequences, table_width, block_size,
-                               query_stride, kv_heads, group, head_dim, window});
+        attend_all(step_of<float>(a));
 }
 }

@@ -3,7 +3,7 @@
 // T tokens, H hidden, F half a head (rotation) or the intermediate size (activation). Rows are contiguous unless a
 // stride is given; strides count elements. Everything is computed in float. `is_bf16` tells the type of activations.
 
-#include "vectors.h"
+#include "arguments.h"
 
 #include <cmath>
 
@@ -68,33 +68,35 @@ void rotate_and_write(Scalar* qkv, const float* cos, const float* sin, const int
 
 extern "C" {
 
-// out_TH = x_TH / rms(x_TH) * weight_H. H is a multiple of 16.
-void mobula_rms_norm(const void* x, const void* weight, void* out, int64_t rows, int64_t size, float eps, int is_bf16) {
-    if (is_bf16)
-        rms_norm((const bfloat16*)x, (const bfloat16*)weight, (bfloat16*)out, rows, size, eps);
+// out_TH = x_TH / rms(x_TH) * weight_H. H is a multiple of 16. Arguments: x, weight, out, T, H, eps, is_bf16.
+void mobula_rms_norm(const int64_t* a) {
+    if (a[6])
+        rms_norm(address<bfloat16>(a[0]), address<bfloat16>(a[1]), address<bfloat16>(a[2]), a[3], a[4], number(a[5]));
     else
-        rms_norm((const float*)x, (const float*)weight, (float*)out, rows, size, eps);
+        rms_norm(address<float>(a[0]), address<float>(a[1]), address<float>(a[2]), a[3], a[4], number(a[5]));
 }
 
 // out_TF = silu(gate_TF) * up_TF, where a row of gate_up holds its gate and then its up. F is a multiple of 16.
-void mobula_silu_mul(const void* gate_up, void* out, int64_t rows, int64_t size, int is_bf16) {
-    if (is_bf16)
-        silu_mul((const bfloat16*)gate_up, (bfloat16*)out, rows, size);
+// Arguments: gate_up, out, T, F, is_bf16.
+void mobula_silu_mul(const int64_t* a) {
+    if (a[4])
+        silu_mul(address<bfloat16>(a[0]), address<bfloat16>(a[1]), a[2], a[3]);
     else
-        silu_mul((const float*)gate_up, (float*)out, rows, size);
+        silu_mul(address<float>(a[0]), address<float>(a[1]), a[2], a[3]);
 }
 
-// Rotates the query and key heads of each row of qkv in place by cos_TF and sin_TF, then copies the row's keys and
-// values to the token's slot of the cache. A row holds query heads, key heads, value heads, head_dim elements each,
-// and head_dim / 2 is a multiple of 16.
-void mobula_rotate_and_write(void* qkv, const float* cos, const float* sin, const int64_t* slots, void* keys,
-                             void* values, int64_t tokens, int64_t query_heads, int64_t kv_heads, int64_t head_dim,
-                             int is_bf16) {
-    if (is_bf16)
-        rotate_and_write((bfloat16*)qkv, cos, sin, slots, (bfloat16*)keys, (bfloat16*)values, tokens, query_heads,
-                         kv_heads, head_dim);
+// Rotates the query and key heads of each row of qkv in place by cos_TF and sin_TF (float), then copies the row's keys
+// and values to the token's slot (64 bits) of the cache. A row holds query heads, key heads, value heads, head_dim
+// elements each, and head_dim / 2 is a multiple of 16. Arguments: qkv, cos, sin, slots, keys, values, T, query heads,
+// KV heads, head_dim, is_bf16.
+void mobula_rotate_and_write(const int64_t* a) {
+    const float *cos = address<float>(a[1]), *sin = address<float>(a[2]);
+    const int64_t* slots = address<int64_t>(a[3]);
+    if (a[10])
+        rotate_and_write(address<bfloat16>(a[0]), cos, sin, slots, address<bfloat16>(a[4]), address<bfloat16>(a[5]),
+                         a[6], a[7], a[8], a[9]);
     else
-        rotate_and_write((float*)qkv, cos, sin, slots, (float*)keys, (float*)values, tokens, query_heads, kv_heads,
-                         head_dim);
+        rotate_and_write(address<float>(a[0]), cos, sin, slots, address<float>(a[4]), address<float>(a[5]), a[6], a[7],
+                         a[8], a[9]);
 }
 }

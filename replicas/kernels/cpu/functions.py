@@ -6,47 +6,30 @@ D head dimension, F half a head dimension, S sequences, B blocks of the longest 
 
 from __future__ import annotations
 
-import functools
-from ctypes import c_float, c_int, c_int64, c_void_p
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from struct import pack, unpack
 
 import torch
 
 from replicas.batch import ForwardBatch, KvLayer
-from replicas.kernels.cpu.library import load_library
-
-_SIGNATURES: dict[str, list[Any]] = {
-    "rms_norm": [c_void_p] * 3 + [c_int64] * 2 + [c_float, c_int],
-    "silu_mul": [c_void_p] * 2 + [c_int64] * 2 + [c_int],
-    "rotate_and_write": [c_void_p] * 6 + [c_int64] * 4 + [c_int],
-    "attention": [c_void_p] * 7 + [c_int64] * 8 + [c_int],
-    "matmul_quantized": [c_void_p] * 5 + [c_int64] * 3 + [c_int] * 3,
-    "matmul_bf16": [c_void_p] * 5 + [c_int64] * 3 + [c_int],
-}
-
-
-@functools.cache
-def _kernel(name: str) -> Any:
-    kernel = load_library()[f"mobula_{name}"]
-    kernel.argtypes = _SIGNATURES[name]
-    kernel.restype = None
-    return kernel
+from replicas.kernels.cpu.calls import keep, launch
 
 
 def rms_norm(x: torch.Tensor, weight_H: torch.Tensor, eps: float) -> torch.Tensor:
     """x / rms(x) * weight over the last dimension."""
-    out, size = torch.empty_like(x), x.size(-1)
+    out, size = _new(x.shape, x.dtype), x.size(-1)
     rows = x.numel() // size
-    _kernel("rms_norm")(x.data_ptr(), weight_H.data_ptr(), out.data_ptr(), rows, size, eps, _is_bf16(x))
+    launch("rms_norm", x.data_ptr(), weight_H.data_ptr(), out.data_ptr(), rows, size, _bits_of(eps), _is_bf16(x))
     return out
 
 
 def silu_mul(gate_up_TI: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up, which lie side by side."""
     rows, size = gate_up_TI.size(0), gate_up_TI.size(1) // 2
-    out = torch.empty(rows, size, dtype=gate_up_TI.dtype)
-    _kernel("silu_mul")(gate_up_TI.data_ptr(), out.data_ptr(), rows, size, _is_bf16(out))
+    out = _new((rows, size), gate_up_TI.dtype)
+    launch("silu_mul", gate_up_TI.data_ptr(), out.data_ptr(), rows, size, _is_bf16(out))
     return out
 
 
@@ -60,7 +43,8 @@ def rotate_and_write(
     """Rotate queries and keys in place by float32 (cos_T1F, sin_T1F); write keys and values to the cache."""
     cos, sin = cos_sin
     keys = layer.keys_NPKD
-    _kernel("rotate_and_write")(
+    launch(
+        "rotate_and_write",
         qkv_TC.data_ptr(),
         cos.data_ptr(),
         sin.data_ptr(),
@@ -94,9 +78,10 @@ class AttentionStep:
 def attention(step: AttentionStep, query_TQD: torch.Tensor, layer: KvLayer) -> torch.Tensor:
     """output_TQD. Each token's query heads are contiguous; tokens may lie further apart."""
     keys = layer.keys_NPKD
-    num_tokens, num_heads, head_dim = query_TQD.shape
-    out = torch.empty(num_tokens, num_heads, head_dim, dtype=query_TQD.dtype)
-    _kernel("attention")(
+    num_heads, head_dim = query_TQD.shape[1:]
+    out = _new(query_TQD.shape, query_TQD.dtype)
+    launch(
+        "attention",
         query_TQD.data_ptr(),
         keys.data_ptr(),
         layer.values_NPKD.data_ptr(),
@@ -128,11 +113,12 @@ def matmul_quantized(
 ) -> torch.Tensor:
     """x W^T (+ bias) (+ residual, which is overwritten with the result) over panels of 4 or 8 bits."""
     out_TO = _output(x_TI, outputs, residual_TO, float_output)
-    _kernel("matmul_quantized")(
+    launch(
+        "matmul_quantized",
         x_TI.data_ptr(),
         panels.data_ptr(),
-        None if bias_O is None else bias_O.data_ptr(),
-        None if residual_TO is None else residual_TO.data_ptr(),
+        0 if bias_O is None else bias_O.data_ptr(),
+        0 if residual_TO is None else residual_TO.data_ptr(),
         out_TO.data_ptr(),
         x_TI.size(0),
         outputs,
@@ -154,11 +140,12 @@ def matmul_bf16(
 ) -> torch.Tensor:
     """x W^T (+ bias) (+ residual, which is overwritten with the result) over panels of bfloat16."""
     out_TO = _output(x_TI, outputs, residual_TO, float_output)
-    _kernel("matmul_bf16")(
+    launch(
+        "matmul_bf16",
         x_TI.data_ptr(),
         panels.data_ptr(),
-        None if bias_O is None else bias_O.data_ptr(),
-        None if residual_TO is None else residual_TO.data_ptr(),
+        0 if bias_O is None else bias_O.data_ptr(),
+        0 if residual_TO is None else residual_TO.data_ptr(),
         out_TO.data_ptr(),
         x_TI.size(0),
         outputs,
@@ -171,7 +158,19 @@ def matmul_bf16(
 def _output(x_TI: torch.Tensor, outputs: int, residual_TO: torch.Tensor | None, float_output: bool) -> torch.Tensor:
     if residual_TO is not None:
         return residual_TO
-    return torch.empty(x_TI.size(0), outputs, dtype=torch.float32 if float_output else x_TI.dtype)
+    return _new((x_TI.size(0), outputs), torch.float32 if float_output else x_TI.dtype)
+
+
+def _new(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    out = torch.empty(shape, dtype=dtype)
+    keep(out)
+    return out
+
+
+@cache
+def _bits_of(number: float) -> int:
+    bits: int = unpack("q", pack("d", number))[0]
+    return bits
 
 
 def _is_bf16(x: torch.Tensor) -> bool:

@@ -4,6 +4,7 @@
 // pairs, and 64 bytes have one pair of each of the 16 rows. That is the order that the processor's own bfloat16
 // product takes. Where it has none, a pair becomes two vectors of floats by a shift and a mask.
 
+#include "arguments.h"
 #include "output.h"
 #include "scratch.h"
 
@@ -110,14 +111,14 @@ void multiply(const bfloat16* x, const bfloat16* panels, const Output<bfloat16, 
 extern "C" {
 
 // y_TO = x_TI W^T (+ bias_O) (+ residual_TO), all bfloat16 except y if `float_output`. I is a multiple of 16; rows of W
-// that fill up the last panel are not written. `residual` may be y.
-void mobula_matmul_bf16(const void* x, const void* panels, const void* bias, const void* residual, void* y,
-                        int64_t rows, int64_t outputs, int64_t inputs, int float_output) {
-    const auto in = static_cast<const bfloat16*>(x), weights = static_cast<const bfloat16*>(panels),
-               b = static_cast<const bfloat16*>(bias), r = static_cast<const bfloat16*>(residual);
-    if (float_output)
-        multiply(in, weights, Output<bfloat16, float>{b, r, (float*)y, outputs}, rows, inputs);
+// that fill up the last panel are not written. `residual` may be y. Arguments: x, panels, bias, residual, y, T, O, I,
+// float_output.
+void mobula_matmul_bf16(const int64_t* a) {
+    const bfloat16 *x = address<bfloat16>(a[0]), *panels = address<bfloat16>(a[1]), *bias = address<bfloat16>(a[2]),
+                   *residual = address<bfloat16>(a[3]);
+    if (a[8])
+        multiply(x, panels, Output<bfloat16, float>{bias, residual, address<float>(a[4]), a[6]}, a[5], a[7]);
     else
-        multiply(in, weights, Output<bfloat16, bfloat16>{b, r, (bfloat16*)y, outputs}, rows, inputs);
+        multiply(x, panels, Output<bfloat16, bfloat16>{bias, residual, address<bfloat16>(a[4]), a[6]}, a[5], a[7]);
 }
 }

@@ -8,6 +8,7 @@
 //   8 bits: 512 bytes of codes (vector j: quad j), 32 bytes of scales: w = scale * (code - 128)
 // So a weight takes 5 or 8.5 bits in memory.
 
+#include "arguments.h"
 #include "output.h"
 #include "scratch.h"
 
@@ -161,19 +162,21 @@ void multiply(const Scalar* x, const uint8_t* panels, const Output<Scalar, Out>&
     }
 }
 
+template <int BITS, typename Scalar, typename Out>
+void multiply_any(const int64_t* a) {
+    const Output<Scalar, Out> out{address<Scalar>(a[2]), address<Scalar>(a[3]), address<Out>(a[4]), a[6]};
+    multiply<BITS>(address<Scalar>(a[0]), address<uint8_t>(a[1]), out, a[5], a[7]);
+}
+
 template <int BITS>
-void multiply_any(const void* x, const uint8_t* panels, const void* bias, const void* residual, void* y, int64_t rows,
-                  int64_t outputs, int64_t inputs, int is_bf16, int float_output) {
-    const auto in = static_cast<const bfloat16*>(x), b = static_cast<const bfloat16*>(bias),
-               r = static_cast<const bfloat16*>(residual);
+void multiply_bits(const int64_t* a) {
+    const bool is_bf16 = a[9], float_output = a[10];
     if (!is_bf16)
-        multiply<BITS>((const float*)x, panels,
-                       Output<float, float>{(const float*)bias, (const float*)residual, (float*)y, outputs}, rows,
-                       inputs);
+        multiply_any<BITS, float, float>(a);
     else if (float_output)
-        multiply<BITS>(in, panels, Output<bfloat16, float>{b, r, (float*)y, outputs}, rows, inputs);
+        multiply_any<BITS, bfloat16, float>(a);
     else
-        multiply<BITS>(in, panels, Output<bfloat16, bfloat16>{b, r, (bfloat16*)y, outputs}, rows, inputs);
+        multiply_any<BITS, bfloat16, bfloat16>(a);
 }
 
 }  // namespace
@@ -181,12 +184,12 @@ void multiply_any(const void* x, const uint8_t* panels, const void* bias, const 
 extern "C" {
 
 // y_TO = x_TI W^T (+ bias_O) (+ residual_TO). I is a multiple of 32; rows of W that fill up the last panel are not
-// written. y has the type of x, or is float. `residual` may be y.
-void mobula_matmul_quantized(const void* x, const uint8_t* panels, const void* bias, const void* residual, void* y,
-                             int64_t rows, int64_t outputs, int64_t inputs, int bits, int is_bf16, int float_output) {
-    if (bits == 4)
-        multiply_any<4>(x, panels, bias, residual, y, rows, outputs, inputs, is_bf16, float_output);
+// written. y has the type of x, or is float. `residual` may be y. Arguments: x, panels, bias, residual, y, T, O, I,
+// bits, is_bf16, float_output.
+void mobula_matmul_quantized(const int64_t* a) {
+    if (a[8] == 4)
+        multiply_bits<4>(a);
     else
-        multiply_any<8>(x, panels, bias, residual, y, rows, outputs, inputs, is_bf16, float_output);
+        multiply_bits<8>(a);
 }
 }
