@@ -102,7 +102,11 @@ def fill(slots: Iterable[tuple[str, WeightSlot]], weights: Mapping[str, torch.Te
         full = weights[name]
         assert tuple(full.shape) == slot.shape, name
         shard = slot.shard
-        slot.target.copy_(full if shard is None else full.narrow(shard.dim, shard.start, shard.stop - shard.start))
+        part = full if shard is None else full.narrow(shard.dim, shard.start, shard.stop - shard.start)
+        if isinstance(slot.target, torch.Tensor):
+            slot.target.copy_(part)
+        else:
+            slot.target.write(0, part)
 
 
 def write_tiny_with_small_vocabulary(folder: Path) -> Path:
