@@ -26,7 +26,7 @@ Output = Annotated[str, Option(help="Tokens of an answer: 64, or 16-128.", rich_
 Burstiness = Annotated[
     float, Option(help="Of arrivals: 1 is Poisson, less is burstier.", min=1e-3, rich_help_panel=_LOAD)
 ]
-Requests = Annotated[int, Option(help="Of each run.", min=20, rich_help_panel=_SEARCH)]
+Duration = Annotated[str, Option(help="Of each run; but at least 20 requests arrive.", rich_help_panel=_SEARCH)]
 Runs = Annotated[int, Option(help="At most so many.", min=1, rich_help_panel=_SEARCH)]
 Rate = Annotated[float, Option(help="Requests a second to begin with.", min=1e-3, rich_help_panel=_SEARCH)]
 Seed = Annotated[int, Option(help="Decides times and lengths.", min=0, rich_help_panel=_SEARCH)]
@@ -48,7 +48,7 @@ def tune(
     prompt: Prompt = "200",
     output: Output = "64",
     burstiness: Burstiness = 1.0,
-    requests: Requests = 60,
+    duration: Duration = "30s",
     runs: Runs = 30,
     rate: Rate = 1.0,
     seed: Seed = 0,
@@ -79,7 +79,7 @@ def tune(
         shape = Shape(UniformLengths(Span.parse(prompt), Span.parse(output)))
     except ValueError as error:
         raise UserError(str(error)) from error
-    load = Synthetic(shape, requests, None, rate, burstiness, (seed,))
+    load = Synthetic(shape, None, seconds_of("--duration", duration), rate, burstiness, (seed,))
     section = config_for_model(model).models[0]
     config = replace(to_engine_config(section), dtype=dtype, quantization=quantization, threads=threads)
     trials = Trials(fetch_model(section.source, quiet), config, load, objectives)

@@ -73,7 +73,7 @@ class Trials:
         except ValueError as error:
             raise UserError(f"the model cannot be run: {error}") from error
         self._setting = setting
-        warm_up = replace(self._load, rate=None, requests=WARM_UP_REQUESTS).planned(self._next_text())
+        warm_up = replace(self._load, rate=None, requests=WARM_UP_REQUESTS, duration=None).planned(self._next_text())
         drive(self._engine, warm_up)  # it cuts prompts by its own pace, which it must have seen first
         return self._engine
 

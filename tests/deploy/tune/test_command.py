@@ -12,7 +12,7 @@ from deploy.cli import app
 from deploy.errors import UserError
 from tests.support.checkpoints import write_tiny_with_small_vocabulary
 
-QUICK = ["--requests", "20", "--input", "8-24", "--output", "4", "--threads", "1"]
+QUICK = ["--duration", "100ms", "--input", "8-24", "--output", "4", "--threads", "1"]
 
 
 @pytest.fixture(scope="module")
