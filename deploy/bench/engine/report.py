@@ -79,26 +79,21 @@ def ratio(whole: Reading, without: Reading) -> float:
 
 
 def as_json(measured: Measured, asked: dict[str, Any]) -> dict[str, Any]:
+    """Of what was ablated without shares: the limits are those of the whole engine's form."""
     return {
         "asked": asked,
         "form": measured.form.name,
         "threads": measured.threads,
         "limits": asdict(measured.limits),
-        "readings": [_record(reading, measured.limits) for reading in measured.readings],
-        "ablated": {
-            each.name: [_record(reading, measured.limits) for reading in each.readings] for each in measured.ablated
-        },
+        "readings": [
+            {**_record(reading), "share_of_limit": share(reading, measured.limits)} for reading in measured.readings
+        ],
+        "ablated": {each.name: [_record(reading) for reading in each.readings] for each in measured.ablated},
     }
 
 
-def _record(reading: Reading, limits: Limits) -> dict[str, Any]:
-    return {
-        "phase": reading.phase,
-        "name": reading.name,
-        "unit": reading.unit,
-        "value": reading.value,
-        "share_of_limit": share(reading, limits),
-    }
+def _record(reading: Reading) -> dict[str, Any]:
+    return {"phase": reading.phase, "name": reading.name, "unit": reading.unit, "value": reading.value}
 
 
 def _ablations(measured: Measured) -> Table:

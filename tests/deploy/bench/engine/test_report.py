@@ -75,3 +75,4 @@ def test_the_record_holds_every_reading_and_its_share() -> None:
     assert record["readings"][1]["value"] == 80.0
     assert record["limits"] == {"memory": 100.0, "step": 50.0, "matrix": 1000.0}
     assert [reading["name"] for reading in record["ablated"]["batching"]] == ["ITL", "reused"]
+    assert "share_of_limit" not in record["ablated"]["batching"][0]
