@@ -54,7 +54,7 @@ def build_engine(
         prefix_caching=config.prefix_caching and _keys_fit_all_prompts(checkpoint.config),
     )
     engine = Engine(config, served, executor)
-    with stage("warm up", on_stage):
+    with stage(f"warm up, computing in {precision.name}", on_stage):
         warm_up(engine)
     return engine
 
