@@ -2,7 +2,7 @@
 
 The filters follow the order of transformers' logits processors; a tie at a filter's threshold is kept.
 
-Shape suffixes: R rows to sample (G of them greedy, S of them random), V vocabulary.
+Shape suffixes: R rows to sample (G of them greedy, S of them random), V vocabulary, N pieces of P numbers each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 
 from replicas.sampling.noise import gumbel_noise
 from replicas.sampling.params import SamplingParams
+
+_PIECE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,22 @@ def sample(logits_RV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
     for row, logits_V in zip(rows, logits_RV, strict=True):
         if row.banned_ids:
             logits_V[list(row.banned_ids)] = -torch.inf
-    token_ids_R = logits_RV.argmax(dim=-1)
+    token_ids_R = argmax(logits_RV)
     random = [index for index, row in enumerate(rows) if not row.params.greedy]
     if random:
         token_ids_R[random] = _sample_random(logits_RV[random], [rows[index] for index in random])
     return token_ids_R
+
+
+def argmax(x_RV: torch.Tensor) -> torch.Tensor:
+    """The index of each row's largest number, the lowest on a tie. On CPUs torch finds a maximum's value several times
+    faster than its place, so the place is looked for only in the piece that has the value."""
+    if x_RV.device.type != "cpu" or x_RV.size(1) % _PIECE:
+        return x_RV.argmax(dim=-1)
+    pieces_RNP = x_RV.unflatten(1, (-1, _PIECE))
+    best_R = pieces_RNP.amax(dim=-1).argmax(dim=-1)
+    within_R = pieces_RNP[torch.arange(len(x_RV)), best_R].argmax(dim=-1)
+    return torch.add(within_R, best_R, alpha=_PIECE)
 
 
 def _sample_random(logits_SV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
@@ -53,7 +66,7 @@ def _sample_random(logits_SV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.
         column(row.position for row in rows),
         logits_SV.shape[1],
     )
-    return (logits_SV + noise_SV).argmax(dim=-1)
+    return argmax(logits_SV + noise_SV)
 
 
 def filter_logits(logits_SV: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:

@@ -18,7 +18,7 @@ from transformers.generation import (
 
 from replicas.sampling.noise import gumbel_noise, mix
 from replicas.sampling.params import ParameterError, SamplingParams
-from replicas.sampling.sampler import SampleRow, filter_logits, sample
+from replicas.sampling.sampler import SampleRow, argmax, filter_logits, sample
 
 VOCAB = 12
 DRAWS = 20_000
@@ -188,3 +188,11 @@ def test_wrong_parameters_are_refused_by_name(field, value):
     with pytest.raises(ParameterError, match=field) as refusal:
         SamplingParams(**{field: value})
     assert (refusal.value.field, refusal.value.value) == (field, pytest.approx(value, nan_ok=True))
+
+
+@pytest.mark.parametrize("vocab_size", [7, 256, 1024, 1000])
+def test_argmax_takes_the_lowest_index_on_a_tie(vocab_size):
+    x = torch.randint(0, 40, (50, vocab_size), generator=torch.Generator().manual_seed(0)).float()
+    x[3] = -torch.inf
+    x[4, -1] = 99
+    assert argmax(x).tolist() == [row.index(max(row)) for row in x.tolist()]
