@@ -37,6 +37,11 @@ ABLATIONS = (
         lambda asked: replace(asked, kernels="torch", quantization="none"),
     ),
     Ablation(
+        "recorded decodes",
+        lambda own: own.kernels == "compiled" and own.record_decodes,
+        lambda asked: replace(asked, record_decodes=False),
+    ),
+    Ablation(
         "several threads",
         lambda own: own.threads > 1,
         lambda asked: replace(asked, threads=1),

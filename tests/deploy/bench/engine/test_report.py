@@ -65,6 +65,7 @@ def test_an_ablation_changes_what_was_asked_for_so_that_the_rest_is_decided_as_b
     assert found["quantization"] == replace(asked, quantization="none")
     assert found["quantization"].dtype == "auto"
     assert found["compiled kernels"].kernels == "torch"
+    assert found["recorded decodes"] == replace(asked, record_decodes=False)
     assert "16-bit weights" not in found
     assert all(without != asked for without in found.values())
 
