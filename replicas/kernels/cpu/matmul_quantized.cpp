@@ -16,7 +16,7 @@ namespace {
 
 constexpr int GROUP = 32;
 constexpr int QUADS = GROUP / 4;
-constexpr int MOST_ROWS = 8;
+constexpr int MOST_ROWS = 12;
 // With fewer rows than this every thread rounds all of x for itself rather than wait for the others.
 constexpr int64_t FEW_ROWS = 2;
 // With few rows the weights' way from memory is what takes time: they are called for this many bytes ahead.
@@ -48,9 +48,7 @@ void round_row(const Scalar* x, const Rounded& to, int64_t row, int64_t groups) 
             bytes narrow = __builtin_convertvector(codes[half], bytes);
             std::memcpy(out + half * LANES, &narrow, sizeof narrow);
         }
-        ints both = codes[0] + codes[1];
-        int32_t total = 0;
-        for (int i = 0; i < LANES; i++) total += both[i];
+        int32_t total = sum(codes[0] + codes[1]);
         int64_t at = row * groups + group;
         to.scales[at] = most / 127.0f;
         to.totals[at] = -128 * total;
@@ -88,29 +86,29 @@ void multiply_tile(const uint8_t* panel, const Rounded& x, int64_t row, int64_t 
         if (ROWS <= 2)
             for (int64_t line = 0; line < GROUP_BYTES<BITS>; line += 64) __builtin_prefetch(panel + AHEAD + line);
         ints acc[ROWS];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) acc[r] = BITS == 4 ? ints{} : broadcast(totals[r * groups + group]);
         if constexpr (BITS == 4) {
 #pragma GCC unroll 4
             for (int j = 0; j < QUADS / 2; j++) {
                 ints packed = load_codes(panel + 64 * j), low = packed & 0x0f0f0f0f, high = (packed >> 4) & 0x0f0f0f0f;
-#pragma GCC unroll 8
+#pragma GCC unroll 12
                 for (int r = 0; r < ROWS; r++) acc[r] = dot4(acc[r], low, quads + r * groups * GROUP + 4 * j);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
                 for (int r = 0; r < ROWS; r++)
                     acc[r] = dot4(acc[r], high, quads + r * groups * GROUP + 4 * (j + QUADS / 2));
             }
         } else {
-#pragma GCC unroll 8
+#pragma GCC unroll 12
             for (int j = 0; j < QUADS; j++) {
                 ints codes = load_codes(panel + 64 * j);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
                 for (int r = 0; r < ROWS; r++) acc[r] = dot4(acc[r], codes, quads + r * groups * GROUP + 4 * j);
             }
         }
         floats scale = load_half(panel + CODE_BYTES<BITS>), minimum = {};
         if constexpr (BITS == 4) minimum = load_half(panel + CODE_BYTES<BITS> + 2 * LANES);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) {
             out[r] += __builtin_convertvector(acc[r], floats) * (scale * scales[r * groups + group]);
             if constexpr (BITS == 4) out[r] += minimum * scaled_totals[r * groups + group];
@@ -121,6 +119,7 @@ void multiply_tile(const uint8_t* panel, const Rounded& x, int64_t row, int64_t 
 
 template <int BITS>
 int multiply_rows(const uint8_t* panel, const Rounded& x, int64_t row, int64_t left, int64_t groups, floats* sums) {
+    if (left >= 12) return multiply_tile<BITS, 12>(panel, x, row, groups, sums), 12;
     if (left >= 8) return multiply_tile<BITS, 8>(panel, x, row, groups, sums), 8;
     if (left >= 4) return multiply_tile<BITS, 4>(panel, x, row, groups, sums), 4;
     if (left >= 2) return multiply_tile<BITS, 2>(panel, x, row, groups, sums), 2;

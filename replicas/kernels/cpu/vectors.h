@@ -71,11 +71,16 @@ inline floats load_half(const void* from) {
 
 inline floats maximum(floats a, floats b) { return a > b ? a : b; }
 
-inline float sum(floats x) {
-    float total = 0;
+#if defined(__AVX512F__)
+inline float sum(floats x) { return _mm512_reduce_add_ps(bit_cast<__m512>(x)); }
+inline int32_t sum(ints x) { return _mm512_reduce_add_epi32(bit_cast<__m512i>(x)); }
+inline float largest(floats x) { return _mm512_reduce_max_ps(bit_cast<__m512>(x)); }
+#else
+template <typename Vector>
+inline auto sum(Vector x) {
     for (int width = LANES / 2; width; width /= 2)
         for (int i = 0; i < width; i++) x[i] += x[i + width];
-    return total + x[0];
+    return x[0];
 }
 
 inline float largest(floats x) {
@@ -83,6 +88,7 @@ inline float largest(floats x) {
         for (int i = 0; i < width; i++) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
     return x[0];
 }
+#endif
 
 // To the nearest integer, for |x| < 2^22: adding 1.5 * 2^23 leaves the integer in the low bits.
 constexpr float ROUNDER = 12582912.0f;
