@@ -31,7 +31,7 @@ def url(serve_cluster, smollm2_path):
     """SmolLM2 itself on one replica, and beside it the parrot on two."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         ingress = Ingress("gateway", "127.0.0.1", probe.getsockname()[1])
-    real = EngineConfig(kv_cache_memory=256 * 1024**2, max_running=16)
+    real = EngineConfig(dtype="float32", kv_cache_memory=256 * 1024**2, max_running=16)
     model = replica_deployment("model-smollm2", 1, real).bind(ReplicaSpec(str(smollm2_path), real))
     repeating = EngineConfig(max_running=8, max_model_len=2000)
     parrot = replica_deployment("model-parrot", 2, repeating).bind(
