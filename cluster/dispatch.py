@@ -28,7 +28,7 @@ from replicas.messages import GenerateRequest
 
 log = logging.getLogger(__name__)
 
-RECOVERY_SECONDS = 15.0
+RECOVERY_SECONDS = 30.0
 WAIT_SECONDS = 1.0
 MAX_SESSION = 128
 

@@ -84,6 +84,8 @@ class EngineSection(Section):
     something else."""
     kernels: Kernels = _DEFAULTS.kernels
     """Who computes on CPUs: kernels that are compiled at the first start, or torch; `auto` compiles if it can."""
+    record_decodes: bool = _DEFAULTS.record_decodes
+    """Whether steps of a few decodes repeat the kernel calls of an earlier step instead of making them anew."""
     block_size: int = Field(default=_DEFAULTS.block_size, ge=1)
     """Tokens in one block of the KV cache."""
     max_batched_tokens: int = Field(default=_DEFAULTS.max_batched_tokens, ge=1)

@@ -111,18 +111,17 @@ def test_each_stage_lies_on_a_node_of_its_own(http):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("rank", range(4))
 def test_a_lost_rank_is_noticed_and_the_replica_replaced(http, rank, number):
-    """Rank 0 is the engine process. Requests in flight fail with a retriable error; nothing is left behind."""
+    """Rank 0 is the engine process. A request in flight waits for the new replica; nothing is left of the old one."""
     wait_until_served(http)
     before = answer(http).json()["choices"][0]["text"]
+    undisturbed = answer(http, max_tokens=400, prompt="in flight").json()["choices"]
     engines, ranks = engine_pids(), rank_pids()
     assert (len(engines), len(ranks)) == (1, 3)
     victim = [*engines, *ranks][rank]
     os.kill(victim, number)
-    started = time.monotonic()
     response = answer(http, max_tokens=400, prompt="in flight")
-    assert response.status_code == 503
-    assert response.headers["retry-after"]
-    assert time.monotonic() - started < (4 if number == signal.SIGKILL else 8)
+    assert response.status_code == 200, response.text
+    assert response.json()["choices"] == undisturbed
     wait_until_served(http)
     assert answer(http).json()["choices"][0]["text"] == before
     deadline = time.monotonic() + 20

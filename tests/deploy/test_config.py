@@ -46,6 +46,7 @@ VALID: dict[str, Any] = {
                 "dtype": "float32",
                 "quantization": "int8",
                 "kernels": "torch",
+                "record_decodes": False,
                 "block_size": 32,
                 "max_batched_tokens": 512,
                 "max_running": 8,
@@ -117,6 +118,7 @@ def test_every_key_is_read(file: Path) -> None:
         dtype="float32",
         quantization="int8",
         kernels="torch",
+        record_decodes=False,
         block_size=32,
         max_batched_tokens=512,
         max_running=8,
@@ -184,7 +186,10 @@ KEYS = [(path, key) for path, section in SECTIONS.items() for key in section.mod
 MISPLACED = [(*where, place) for where in KEYS for place in SECTIONS if where[1] not in SECTIONS[place].model_fields]
 
 WRONG_VALUES: list[Any] = [[1], {"a": 1}, 2.5, True, "many"]
-TEXTS, SWITCHES = ("id", "host", "name", "keys_file"), ("prefix_caching", "share_events", "public_metrics")
+TEXTS, SWITCHES = (
+    ("id", "host", "name", "keys_file"),
+    ("prefix_caching", "record_decodes", "share_events", "public_metrics"),
+)
 MISTYPED = [
     (*where, value)
     for where in KEYS
