@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cluster.attempt import Attempt
 from cluster.bus_client import BusClient
@@ -33,25 +33,17 @@ WAIT_SECONDS = 1.0
 MAX_SESSION = 128
 
 
+@dataclass(frozen=True, slots=True)
 class Dispatcher:
     """Sends requests of one model to its replicas. A draining replica is left after `move_after` seconds; `on_break`
     hears of every attempt that ended without an answer."""
 
-    def __init__(
-        self,
-        bus: BusClient,
-        fleet: Fleet,
-        port: ReplicaPort,
-        info: EngineInfo,
-        move_after: float,
-        on_break: Callable[[Broken], None],
-    ) -> None:
-        self.bus = bus
-        self.fleet = fleet
-        self.port = port
-        self.info = info
-        self.move_after = move_after
-        self.on_break = on_break
+    bus: BusClient
+    fleet: Fleet
+    port: ReplicaPort
+    info: EngineInfo
+    move_after: float
+    on_break: Callable[[Broken], None]
 
     def dispatch(self, request: GenerateRequest, feed: TokenFeed, caller: str, session: str | None) -> Dispatch:
         """`session` is the caller's name for the conversation, if it has one."""

@@ -20,7 +20,7 @@ ANSWER_TOKENS = 256  # of a usual answer
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetFigures:
     """What holds for a model's replicas alike: they run one engine on one kind of device, and where their measurements
     differ, it is as a rule for what they happened to compute. `hit_rate` is the share of prompt tokens that were found
     in a cache, `churn` the blocks that a replica stored lately, on average, `decode_step_seconds` the shortest."""
@@ -38,7 +38,7 @@ def ttft_seconds(load: ReplicaLoad, uncached_tokens: int) -> float:
     return load.report.step_seconds + (load.queued_tokens + uncached_tokens) / rate
 
 
-def cost_seconds(load: ReplicaLoad, uncached_tokens: int, fleet: Fleet) -> float:
+def cost_seconds(load: ReplicaLoad, uncached_tokens: int, fleet: FleetFigures) -> float:
     """Seconds of waiting, this request's and the others'."""
     waits = waiting_tokens(load, uncached_tokens, fleet.prefill_rate)
     overtakes = waits < load.queued_tokens
@@ -53,13 +53,13 @@ def waiting_tokens(load: ReplicaLoad, uncached_tokens: int, prefill_rate: float)
     return min(load.queued_tokens, prompts * uncached_tokens + load.report.step_seconds * prefill_rate)
 
 
-def displacement(load: ReplicaLoad, fleet: Fleet) -> float:
+def displacement(load: ReplicaLoad, fleet: FleetFigures) -> float:
     """Tokens that must be computed again later for one that is stored now. What is displaced is asked for again about
     as often as anything is found, and the more often the less time it has had: where more is stored."""
     return fleet.hit_rate * load.churn / fleet.churn if fleet.churn else 0.0
 
 
-def slower_answer_seconds(load: ReplicaLoad, fleet: Fleet) -> float:
+def slower_answer_seconds(load: ReplicaLoad, fleet: FleetFigures) -> float:
     """What its answer loses where decode steps are longer than elsewhere because many are running."""
     if not load.running:
         return 0.0

@@ -9,7 +9,7 @@ from math import exp
 from random import Random
 from statistics import mean, median
 
-from cluster.router.cost import UNMEASURED_PREFILL_RATE, Fleet, cost_seconds, ttft_seconds
+from cluster.router.cost import UNMEASURED_PREFILL_RATE, FleetFigures, cost_seconds, ttft_seconds
 from cluster.router.index import PrefixIndex
 from cluster.router.load import Booking, ReplicaLoad, common_blocks
 from replicas.messages import LoadReport
@@ -55,7 +55,7 @@ class Placement:
         self._loads: dict[str, ReplicaLoad] = {}
         self._placed: dict[str, str] = {}
         self._sessions: OrderedDict[str, str] = OrderedDict()
-        self._fleet = Fleet()
+        self._fleet = FleetFigures()
         self._measured = float("-inf")
         self._asked = self._asked_by_all = self._asked_here = 0.0
 
@@ -178,7 +178,7 @@ class Placement:
         self._asked_by_all = self._asked_by_all * kept + max(asked - self._asked, 0)
         self._asked = asked
         found = sum(load.report.prefix_hit_tokens_total for load in loads)
-        self._fleet = Fleet(
+        self._fleet = FleetFigures(
             prefill_rate=median(rates) if rates else UNMEASURED_PREFILL_RATE,
             hit_rate=found / asked if asked else 0.0,
             churn=mean(load.churn for load in loads),

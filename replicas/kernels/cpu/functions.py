@@ -112,22 +112,8 @@ def matmul_quantized(
     float_output: bool = False,
 ) -> torch.Tensor:
     """x W^T (+ bias) (+ residual, which is overwritten with the result) over panels of 4 or 8 bits."""
-    out_TO = _output(x_TI, outputs, residual_TO, float_output)
-    launch(
-        "matmul_quantized",
-        x_TI.data_ptr(),
-        panels.data_ptr(),
-        0 if bias_O is None else bias_O.data_ptr(),
-        0 if residual_TO is None else residual_TO.data_ptr(),
-        out_TO.data_ptr(),
-        x_TI.size(0),
-        outputs,
-        x_TI.size(1),
-        bits,
-        _is_bf16(x_TI),
-        float_output,
-    )
-    return out_TO
+    form = bits, _is_bf16(x_TI)
+    return _matmul("matmul_quantized", x_TI, panels, outputs, bias_O, residual_TO, float_output, *form)
 
 
 def matmul_bf16(
@@ -139,9 +125,23 @@ def matmul_bf16(
     float_output: bool = False,
 ) -> torch.Tensor:
     """x W^T (+ bias) (+ residual, which is overwritten with the result) over panels of bfloat16."""
+    return _matmul("matmul_bf16", x_TI, panels, outputs, bias_O, residual_TO, float_output)
+
+
+def _matmul(
+    kernel: str,
+    x_TI: torch.Tensor,
+    panels: torch.Tensor,
+    outputs: int,
+    bias_O: torch.Tensor | None,
+    residual_TO: torch.Tensor | None,
+    float_output: bool,
+    *form: int,
+) -> torch.Tensor:
+    """`form` is what the kernel must know besides of weights and activations."""
     out_TO = _output(x_TI, outputs, residual_TO, float_output)
     launch(
-        "matmul_bf16",
+        kernel,
         x_TI.data_ptr(),
         panels.data_ptr(),
         0 if bias_O is None else bias_O.data_ptr(),
@@ -150,6 +150,7 @@ def matmul_bf16(
         x_TI.size(0),
         outputs,
         x_TI.size(1),
+        *form,
         float_output,
     )
     return out_TO

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.router.cost import ANSWER_SHARE, ANSWER_TOKENS, FOLLOWERS, UNDER_WAY, Fleet, cost_seconds, ttft_seconds
+from cluster.router.cost import (
+    ANSWER_SHARE,
+    ANSWER_TOKENS,
+    FOLLOWERS,
+    UNDER_WAY,
+    FleetFigures,
+    cost_seconds,
+    ttft_seconds,
+)
 from cluster.router.load import Booking, ReplicaLoad
 from replicas.messages import LoadReport
 
-FLEET = Fleet(prefill_rate=1000.0)
+FLEET = FleetFigures(prefill_rate=1000.0)
 
 
 def replica(**report):
@@ -40,14 +48,14 @@ def test_what_runs_is_held_up():
 
 
 def test_where_more_is_stored_more_is_displaced():
-    fleet = Fleet(prefill_rate=1000.0, hit_rate=0.5, churn=100.0)
+    fleet = FleetFigures(prefill_rate=1000.0, hit_rate=0.5, churn=100.0)
     calm, churning = replica(), replica()
     calm.churn, churning.churn = 50.0, 150.0
     assert cost_seconds(churning, 500, fleet) - cost_seconds(calm, 500, fleet) == pytest.approx(0.5 * 0.5 * 1.0)
 
 
 def test_an_answer_is_slower_where_steps_are_longer():
-    fleet = Fleet(prefill_rate=1000.0, decode_step_seconds=0.01)
+    fleet = FleetFigures(prefill_rate=1000.0, decode_step_seconds=0.01)
     crowded, calm = replica(running=2, decode_step_seconds=0.03), replica(running=2, decode_step_seconds=0.01)
     difference = cost_seconds(crowded, 1, fleet) - cost_seconds(calm, 1, fleet)
     assert difference == pytest.approx(ANSWER_SHARE * ANSWER_TOKENS * 0.02)
