@@ -47,7 +47,7 @@ class PrefixIndex:
         self._bits: dict[str, int] = {}
         self._holders: list[str] = []
         self._free_places: list[int] = []
-        self._used: deque[tuple[Sequence[bytes], int]] = deque(maxlen=MAX_WAITING)
+        self._used: deque[tuple[Sequence[bytes], int]] = deque()
 
     def __len__(self) -> int:
         return len(self._table)
@@ -183,8 +183,11 @@ class PrefixIndex:
         return steps
 
     def _use(self, keys: Sequence[bytes], depth: int) -> None:
-        """Have these blocks marked as used, if room is becoming scarce and it is a while since they were."""
-        if 2 * len(self._table) > self._max_blocks and self._table.age(keys[depth - 1]) > FRESH:
+        """Have these blocks marked as used, if room is becoming scarce and it is a while since they were. Where many
+        wait, this prompt is left out: to let go of an earlier one's keys would take longer than the search."""
+        if len(self._used) == MAX_WAITING or 2 * len(self._table) <= self._max_blocks:
+            return
+        if self._table.age(keys[depth - 1]) > FRESH:
             self._used.append((keys, depth))
 
     def _mark_used(self) -> None:
