@@ -31,7 +31,7 @@ test-fast: setup
 
 soak: setup
 	MOBULA_SOAK=$(FAULTS) $(BIN)/pytest -s tests/cluster/test_failover.py
-	for round in 1 2 3 4 5 6 7 8 9 10; do $(BIN)/pytest tests/cluster/test_serve_ranks.py -k lost_rank || exit 1; done
+	for round in 1 2 3 4 5 6 7 8 9 10; do MOBULA_SOAK=$(FAULTS) $(BIN)/pytest tests/cluster/test_serve_ranks.py -k lost_rank || exit 1; done
 
 lint: setup
 	$(BIN)/ruff check .
