@@ -10,7 +10,15 @@ from __future__ import annotations
 import msgspec
 
 from replicas.config import EngineConfig
-from replicas.messages import FinishReason, GenerateRequest, LoadReport, RequestSummary, TokenEvent
+from replicas.messages import (
+    FinishReason,
+    GenerateRequest,
+    LoadReport,
+    PromptLogprobs,
+    RequestSummary,
+    TokenEvent,
+    TokenLogprobs,
+)
 
 
 class TokenRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -21,10 +29,20 @@ class TokenRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     offset: int
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: PromptLogprobs = ()
 
     @classmethod
     def of(cls, event: TokenEvent) -> TokenRow:
-        return cls(event.request_id, event.choice, event.offset, event.token_ids, event.finish_reason)
+        return cls(
+            event.request_id,
+            event.choice,
+            event.offset,
+            event.token_ids,
+            event.finish_reason,
+            event.logprobs,
+            event.prompt_logprobs,
+        )
 
 
 # The bus, engine to gateway. `epoch` names one start of one engine; `sequence` counts the messages of a stream.

@@ -181,7 +181,7 @@ class Engine:
             raise ValueError(f"request_id {request.request_id!r} is already being served")
         if request.num_prompt < 1:
             raise ValueError("prompt is empty, but must have at least one token")
-        ids = (*request.token_ids, *request.sampling.stop_token_ids)
+        ids = (*request.token_ids, *request.sampling.token_ids)
         if not 0 <= min(ids) <= max(ids) < self.model.vocab_size:
             wrong = next(token_id for token_id in ids if not 0 <= token_id < self.model.vocab_size)
             raise ValueError(f"token id {wrong} must be between 0 and {self.model.vocab_size - 1}")

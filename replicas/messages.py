@@ -6,7 +6,7 @@ The codecs live in `cluster/`; nothing here knows how a message travels.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from replicas.sampling.params import SamplingParams
 
@@ -34,21 +34,37 @@ class GenerateRequest:
         return len(self.token_ids) - self.resumed
 
 
+class TokenLogprobs(NamedTuple):
+    """The log probability of one token in the model's own distribution, before any sampling parameter, and the
+    likeliest tokens in its place with theirs, the likeliest first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+PromptLogprobs = tuple[TokenLogprobs | None, ...]
+"""One entry for each token of a prompt; the first has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """New tokens of one request: `offset` is the index of the first of them among its output tokens."""
+    """New tokens of one request: `offset` is the index of the first of them among its output tokens. If they were
+    asked for, `logprobs` has one entry for each, and the prompt's come with the first."""
 
     request_id: str
     choice: int
     offset: int
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: PromptLogprobs = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSummary:
     """The whole of a finished request, returned by the unary call: a lost bus message delays text, never loses it.
-    `token_ids` is all output, of earlier attempts too."""
+    `token_ids` is all output, of earlier attempts too; `logprobs` are those of this attempt's tokens. Only an attempt
+    that is the first has `prompt_logprobs`."""
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -57,6 +73,8 @@ class RequestSummary:
     cached_tokens: int
     queue_seconds: float
     preemptions: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: PromptLogprobs = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Generation:
         last, outcome = self._arrival, "error"
         try:
             while self.text.finish_reason is None:
-                token_ids, reason = await self._feed.next()
+                token_ids, _, reason = await self._feed.next()
                 if reason in ("abort", "error"):
                     raise unavailable("The engine gave this request up; try again.")
                 last = self._observe_tokens(last, len(token_ids))

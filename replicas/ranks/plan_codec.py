@@ -13,6 +13,7 @@ from itertools import starmap
 from typing import Any
 
 from replicas.plan import Admission, StepPlan, Work
+from replicas.sampling.grammar_spec import Grammar
 from replicas.sampling.params import SamplingParams
 
 INT_BYTES = 4
@@ -74,8 +75,13 @@ class _Numbers:
 
 
 def _sampling(data: bytes) -> SamplingParams:
-    fields: dict[str, Any] = json.loads(data)
-    for name, value in fields.items():
-        if isinstance(value, list):
-            fields[name] = tuple(value)
+    fields: dict[str, Any] = {name: _as_tuples(value) for name, value in json.loads(data).items()}
+    if fields["grammar"] is not None:
+        grammar = fields["grammar"]
+        fields["grammar"] = Grammar(grammar["kind"], grammar["text"], _as_tuples(grammar["after"]))
     return SamplingParams(**fields)
+
+
+def _as_tuples(value: Any) -> Any:
+    """JSON knows no tuples, only lists."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -51,7 +51,7 @@ async def gateway(engine, bus):
 async def read_all(feed: TokenFeed) -> tuple[list[int], str]:
     token_ids: list[int] = []
     while True:
-        new, reason = await feed.next()
+        new, _, reason = await feed.next()
         token_ids += new
         if reason is not None:
             return token_ids, reason
@@ -179,9 +179,9 @@ class TestTokenFeed:
         feed = TokenFeed()
         for row in (rows[0], rows[0], rows[1], rows[3], rows[4]):
             feed.push(row)
-        assert await feed.next() == (list(summary.token_ids[:2]), None)
+        assert await feed.next() == (list(summary.token_ids[:2]), [], None)
         feed.end(summary)
-        assert await feed.next() == (list(summary.token_ids[2:]), "length")
+        assert await feed.next() == (list(summary.token_ids[2:]), [], "length")
 
     async def test_a_new_attempt_goes_on_behind_the_tokens_that_came(self):
         feed = TokenFeed()
@@ -195,12 +195,12 @@ class TestTokenFeed:
         assert (feed.new_tokens, first) == (1, [3])
         feed.push(TokenRow("r~1", 0, 3, (6,)))
         assert first == [3]
-        assert await feed.next() == ([9, 8, 7, 6], None)
+        assert await feed.next() == ([9, 8, 7, 6], [], None)
 
     async def test_what_arrived_before_a_failure_is_read_first(self):
         feed = TokenFeed()
         feed.push(TokenRow("r", 0, 0, (8,)))
         feed.fail(EngineDiedError("gone"))
-        assert await feed.next() == ([8], None)
+        assert await feed.next() == ([8], [], None)
         with pytest.raises(EngineDiedError):
             await feed.next()

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import get_args
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replicas.plan import Admission, StepPlan, Work
 from replicas.ranks.plan_codec import decode_plan, encode_plan
+from replicas.sampling.grammar_spec import Grammar, GrammarKind
 from replicas.sampling.params import MAX_SEED, SamplingParams
 
 ids = st.integers(0, 2**31 - 1)
@@ -19,6 +22,16 @@ sampling = st.builds(
     seed=st.integers(0, MAX_SEED),
     stop_token_ids=tuples,
     ignore_eos=st.booleans(),
+    presence_penalty=st.floats(-2, 2),
+    frequency_penalty=st.floats(-2, 2),
+    repetition_penalty=st.floats(0.001, 1000),
+    logit_bias=st.lists(st.tuples(ids, st.floats(-100, 100)), max_size=3).map(tuple),
+    allowed_token_ids=st.just(()),
+    bad_words=st.lists(st.lists(ids, min_size=1, max_size=3).map(tuple), max_size=3).map(tuple),
+    logprobs=st.none() | st.integers(0, 20),
+    prompt_logprobs=st.none() | st.integers(0, 20),
+    choice=ids,
+    grammar=st.none() | st.builds(Grammar, st.sampled_from(get_args(GrammarKind)), st.text(max_size=9), tuples),
 )
 plans = st.builds(
     StepPlan,
