@@ -34,18 +34,20 @@ def split_layers(
 
 
 class Outbox:
-    """Tensors on their way to one other rank, in order. Waits only when more than `depth` are unread."""
+    """Tensors on their way to one other rank, in order. Waits only when more than `depth` are unread. A `tag` keeps
+    them apart from those of other boxes between the same ranks."""
 
-    def __init__(self, rank: int, depth: int, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, rank: int, depth: int, group: dist.ProcessGroup | None = None, tag: int = 0) -> None:
         self._rank = rank
         self._depth = depth
         self._group = group
+        self._tag = tag
         self._unread: deque[tuple[torch.Tensor, dist.Work]] = deque()
 
     def send(self, x: torch.Tensor) -> None:
         """`x` may not be changed afterwards."""
         x = x.contiguous()
-        work = dist.isend(x, self._rank, group=self._group)
+        work = dist.isend(x, self._rank, group=self._group, tag=self._tag)
         assert work is not None
         self._unread.append((x, work))
         if len(self._unread) > self._depth:
@@ -60,14 +62,15 @@ class Outbox:
 class Inbox:
     """Tensors expected from one other rank, in order."""
 
-    def __init__(self, rank: int, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, rank: int, group: dist.ProcessGroup | None = None, tag: int = 0) -> None:
         self._rank = rank
         self._group = group
+        self._tag = tag
         self._expected: deque[tuple[torch.Tensor, dist.Work]] = deque()
 
     def expect(self, x: torch.Tensor) -> None:
         """Let the next tensor that the other rank sends be written into `x`."""
-        work = dist.irecv(x, self._rank, group=self._group)
+        work = dist.irecv(x, self._rank, group=self._group, tag=self._tag)
         assert work is not None
         self._expected.append((x, work))
 

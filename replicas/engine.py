@@ -15,7 +15,7 @@ from replicas.config import EngineConfig
 from replicas.executor import Executor
 from replicas.kv.blocks import BlockPool
 from replicas.kv.prefix import root_key
-from replicas.messages import FinishReason, GenerateRequest, LoadReport, RequestSummary, StepOutput, TokenEvent
+from replicas.messages import FinishReason, GenerateRequest, LoadReport, RequestSummary, StepOutput
 from replicas.pace import Pace
 from replicas.plan import StepPlan
 from replicas.request import Sequence
@@ -107,10 +107,11 @@ class Engine:
         events, finished = [], []
         for sequence in grown:
             reason = self._finish_reason(sequence)
-            events.append(_event(sequence, reason))
+            if reason is not None:
+                self._scheduler.finish(sequence, reason)
+            events.append(sequence.event())
             if reason is None:
                 continue
-            self._scheduler.finish(sequence, reason)
             del self._sequences[sequence.request.request_id]
             self._count_prompt(sequence)
             finished.append(sequence.summary())
@@ -222,7 +223,3 @@ class Engine:
         self._prompt_tokens += sequence.num_prompt
         self._query_tokens += sequence.num_prompt
         self._hit_tokens += sequence.cached_tokens
-
-
-def _event(sequence: Sequence, reason: FinishReason | None) -> TokenEvent:
-    return TokenEvent(sequence.request.request_id, 0, sequence.num_output - 1, (sequence.token_ids[-1],), reason)

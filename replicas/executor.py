@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from replicas.plan import StepPlan
+from replicas.plan import StepPlan, StepResults
 
 if TYPE_CHECKING:
     from replicas.runner import ModelRunner
@@ -20,8 +20,8 @@ class Executor(Protocol):
     def submit(self, plan: StepPlan) -> None:
         """Start a step."""
 
-    def collect(self) -> list[int | None]:
-        """Wait for the oldest submitted step; one entry for each work row: the sampled token, or None."""
+    def collect(self) -> StepResults:
+        """Wait for the oldest submitted step."""
 
     def close(self) -> None:
         """Free what the executor holds. It is not used afterwards."""
@@ -34,12 +34,12 @@ class InProcessExecutor:
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
-        self._results: deque[list[int | None]] = deque()
+        self._results: deque[StepResults] = deque()
 
     def submit(self, plan: StepPlan) -> None:
         self._results.append(self._runner.execute(plan))
 
-    def collect(self) -> list[int | None]:
+    def collect(self) -> StepResults:
         return self._results.popleft()
 
     def close(self) -> None:

@@ -1,19 +1,22 @@
-"""What the scheduler tells the executor for one step: differences only.
+"""What the scheduler tells the executor for one step, differences only, and what it hears back.
 
 Every rank mirrors the batch by slot, so a running request costs a plan one `Work` row, whatever its length.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from replicas.messages import TokenLogprobs
 from replicas.sampling.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A sequence enters `slot` with `num_computed` of its tokens already in the KV blocks `block_ids`."""
+    """A sequence enters `slot` with `num_computed` of its tokens already in the KV blocks `block_ids`. Of its prompt
+    the log probabilities of all but the first `num_scored` tokens are wanted."""
 
     slot: int
     token_ids: tuple[int, ...]
@@ -21,6 +24,7 @@ class Admission:
     num_computed: int
     block_ids: tuple[int, ...]
     sampling: SamplingParams
+    num_scored: int
 
 
 class Work(NamedTuple):
@@ -45,3 +49,13 @@ class StepPlan:
     @property
     def num_prefill_tokens(self) -> int:
         return sum(work.num_tokens for work in self.work) - self.num_decodes
+
+
+@dataclass(frozen=True, slots=True)
+class StepResults:
+    """For each work row the token sampled after its last token, or None. By row, if they were asked for, the log
+    probabilities of that token and of those prompt tokens that come behind tokens of this step."""
+
+    token_ids: list[int | None]
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict)
+    prompt_logprobs: Mapping[int, Sequence[TokenLogprobs]] = field(default_factory=dict)

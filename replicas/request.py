@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from replicas.messages import FinishReason, GenerateRequest, RequestSummary
+from replicas.messages import (
+    FinishReason,
+    GenerateRequest,
+    PromptLogprobs,
+    RequestSummary,
+    TokenEvent,
+    TokenLogprobs,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -13,7 +20,8 @@ class Sequence:
     prefill or decode phase beyond that. `block_keys` names the full blocks known so far, `num_published` of which
     the pool knows too. While it is `in_flight` a step that was submitted and not yet collected computes it. Times are
     seconds of the engine's clock. When it came `uncached_tokens` of its prompt were not in the cache, and were expected
-    to take `prefill_seconds`."""
+    to take `prefill_seconds`. `logprobs` and `prompt_logprobs` are those that were asked for, as far as they are
+    known."""
 
     request: GenerateRequest
     arrival: float
@@ -32,6 +40,15 @@ class Sequence:
     cached_tokens: int = 0
     preemptions: int = 0
     finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])
+
+    @property
+    def num_scored(self) -> int:
+        """Tokens of the prompt whose log probabilities are known or not wanted: all, if an earlier attempt had come to
+        its first token."""
+        is_wanted = self.request.sampling.prompt_logprobs is not None and not self.request.resumed
+        return len(self.prompt_logprobs) if is_wanted else self.num_prompt
 
     @property
     def num_tokens(self) -> int:
@@ -60,6 +77,26 @@ class Sequence:
         remaining = self.request.remaining_seconds
         return float("inf") if remaining is None else self.arrival + remaining
 
+    @property
+    def whole_prompt_logprobs(self) -> PromptLogprobs:
+        """Empty unless they were asked for and all are known."""
+        sampling, known = self.request.sampling, self.prompt_logprobs
+        is_whole = sampling.prompt_logprobs is not None and len(known) == self.num_prompt and not self.request.resumed
+        return tuple(known) if is_whole else ()
+
+    def event(self) -> TokenEvent:
+        """Its newest token."""
+        is_first = self.num_output == self.request.resumed + 1
+        return TokenEvent(
+            self.request.request_id,
+            self.request.sampling.choice,
+            self.num_output - 1,
+            (self.token_ids[-1],),
+            self.finish_reason,
+            tuple(self.logprobs[-1:]),
+            self.whole_prompt_logprobs if is_first else (),
+        )
+
     def summary(self) -> RequestSummary:
         assert self.finish_reason is not None, "a summary is for finished requests"
         scheduled = self.arrival if self.first_scheduled is None else self.first_scheduled
@@ -71,4 +108,6 @@ class Sequence:
             cached_tokens=self.cached_tokens,
             queue_seconds=scheduled - self.arrival,
             preemptions=self.preemptions,
+            logprobs=tuple(self.logprobs),
+            prompt_logprobs=self.whole_prompt_logprobs,
         )

@@ -8,28 +8,45 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import torch
 
 from replicas.batch import ForwardBatch, KvLayer
+from replicas.messages import TokenLogprobs
 from replicas.models.llama import CausalLM
-from replicas.plan import Admission, StepPlan
+from replicas.plan import Admission, StepPlan, StepResults
 from replicas.ranks.links import NO_TOKEN, StageLinks
+from replicas.ranks.logprob_numbers import Asked
+from replicas.sampling.logprobs import score
 from replicas.sampling.params import SamplingParams
-from replicas.sampling.sampler import SampleRow
-from replicas.sampling.sharded import sample_sharded
+from replicas.sampling.sharded import Drawn, sample_sharded
+from replicas.sampling.state import SamplingState
 
 
 @dataclass(slots=True)
 class Row:
-    """The mirror of one running sequence."""
+    """The mirror of one running sequence; `state` only where its tokens are drawn."""
 
     token_ids: list[int]
     num_prompt: int
     num_computed: int
     block_ids: list[int]
     sampling: SamplingParams
+    num_scored: int
+    state: SamplingState | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its next token can be drawn."""
+        return self.num_computed == len(self.token_ids)
+
+    def take_scores(self, first: int) -> range:
+        """The prompt tokens whose log probabilities are wanted and follow from the tokens computed since `first`."""
+        targets = range(max(first + 1, self.num_scored), min(self.num_computed + 1, self.num_prompt))
+        self.num_scored = max(self.num_scored, targets.stop)
+        return targets
 
 
 @dataclass(slots=True)
@@ -47,11 +64,12 @@ class _Rows:
 
 @dataclass(slots=True)
 class Step:
-    """A step that was started. `results` has one entry for each work row, None where nothing was sampled; it is
-    None as long as the last stage has not told."""
+    """A step that was started. `results` is None as long as the last stage has not told; `asked` says what log
+    probabilities are in them."""
 
     rows: list[Row]
-    results: list[int | None] | None
+    results: StepResults | None
+    asked: list[Asked] = field(default_factory=list)
 
 
 class ModelRunner:
@@ -81,8 +99,8 @@ class ModelRunner:
         """Whether this stage draws the tokens, or hears of them."""
         return self._model.head is not None or (self._links is not None and self._links.results_in is not None)
 
-    def execute(self, plan: StepPlan) -> list[int | None]:
-        """Compute a step. Returns, for each work row, the token sampled after its last token, or None."""
+    def execute(self, plan: StepPlan) -> StepResults:
+        """Compute a step."""
         return self.finish(self.start(plan))
 
     def expect(self, plan: StepPlan) -> None:
@@ -96,30 +114,32 @@ class ModelRunner:
         for slot in plan.released:
             self._rows[slot] = None
         for admission in plan.admitted:
-            self._rows[admission.slot] = _mirror(admission)
+            self._rows[admission.slot] = self._mirror(admission)
         if not plan.work:
-            return Step([], [])
+            return Step([], StepResults([]))
         rows = [self._row(work.slot) for work in plan.work]
         for row, work in zip(rows, plan.work, strict=True):
             row.block_ids += work.new_block_ids
         self._await_tokens(rows)
         batch = self._batch(rows, [work.num_tokens for work in plan.work])
         hidden_TH = self._forward(batch)
+        targets = []
         for row, work in zip(rows, plan.work, strict=True):
             row.num_computed += work.num_tokens
+            targets.append(row.take_scores(row.num_computed - work.num_tokens))
+        asked = _asked(rows, targets)
         if self._model.head is None:
-            return self._hand_on(hidden_TH, rows)
-        growing = [row for row in rows if row.num_computed == len(row.token_ids)]
-        tokens = iter(self._sample(hidden_TH[batch.logit_rows_R], growing))
-        results = [next(tokens) if row.num_computed == len(row.token_ids) else None for row in rows]
-        for row, token_id in zip(rows, results, strict=True):
+            return self._hand_on(hidden_TH, rows, asked)
+        drawn = self._sample(hidden_TH[batch.logit_rows_R], [row for row in rows if row.is_complete])
+        results = _by_work_row(rows, drawn, self._score(hidden_TH, batch, rows, targets))
+        for row, token_id in zip(rows, results.token_ids, strict=True):
             if token_id is not None:
                 row.token_ids.append(token_id)
         if self._links is not None:
-            self._links.send_results(results)
-        return Step(rows, results)
+            self._links.send_results(results, asked)
+        return Step(rows, results, asked)
 
-    def finish(self, step: Step) -> list[int | None]:
+    def finish(self, step: Step) -> StepResults:
         """A step's results, once the last stage has told them to this one, the first."""
         while step.results is None:
             self._take_results()
@@ -136,15 +156,15 @@ class ModelRunner:
         hidden_TH = None if self._links is None else self._links.receive_hidden()
         return self._model(batch, self._kv_layers, hidden_TH)
 
-    def _hand_on(self, hidden_TH: torch.Tensor, rows: list[Row]) -> Step:
+    def _hand_on(self, hidden_TH: torch.Tensor, rows: list[Row], asked: list[Asked]) -> Step:
         """Leave the rest of a step to the next stages. Where a token will be sampled, its place is kept."""
         assert self._links is not None
         assert self._links.hidden_out is not None
         self._links.hidden_out.send(hidden_TH)
         for row in rows:
-            if row.num_computed == len(row.token_ids):
+            if row.is_complete:
                 row.token_ids.append(NO_TOKEN)
-        step = Step(rows, None)
+        step = Step(rows, None, asked)
         if self._links.results_in is not None:
             self._unanswered.append(step)
         return step
@@ -157,8 +177,8 @@ class ModelRunner:
     def _take_results(self) -> None:
         assert self._links is not None
         step = self._unanswered.popleft()
-        step.results = self._links.receive_results()
-        for row, token_id in zip(step.rows, step.results, strict=True):
+        step.results = self._links.receive_results(step.asked)
+        for row, token_id in zip(step.rows, step.results.token_ids, strict=True):
             if token_id is not None:
                 row.token_ids[-1] = token_id
 
@@ -167,18 +187,44 @@ class ModelRunner:
         assert row is not None, f"slot {slot} is empty"
         return row
 
-    def _sample(self, hidden_RH: torch.Tensor, rows: list[Row]) -> list[int]:
-        if not rows:
-            return []
-        assert self._model.head is not None
-        sample_rows = [SampleRow(row.sampling, len(row.token_ids), self._banned(row)) for row in rows]
-        return sample_sharded(self._model.head, hidden_RH, sample_rows).tolist()
+    def _mirror(self, admission: Admission) -> Row:
+        row = Row(
+            list(admission.token_ids),
+            admission.num_prompt,
+            admission.num_computed,
+            list(admission.block_ids),
+            admission.sampling,
+            max(admission.num_scored, 1),
+        )
+        if self._model.head is not None:
+            row.state = SamplingState(row.sampling, row.token_ids, row.num_prompt, self._eos_token_ids)
+        return row
 
-    def _banned(self, row: Row) -> tuple[int, ...]:
-        sampling = row.sampling
-        if len(row.token_ids) - row.num_prompt >= sampling.min_tokens:
-            return ()
-        return sampling.stop_token_ids if sampling.ignore_eos else sampling.stop_token_ids + self._eos_token_ids
+    def _sample(self, hidden_RH: torch.Tensor, rows: list[Row]) -> Drawn:
+        if not rows:
+            return Drawn([])
+        assert self._model.head is not None
+        sample_rows = [row.state.next_row(row.token_ids) for row in rows if row.state is not None]
+        return sample_sharded(self._model.head, hidden_RH, sample_rows)
+
+    def _score(
+        self, hidden_TH: torch.Tensor, batch: ForwardBatch, rows: list[Row], targets: list[range]
+    ) -> dict[int, list[TokenLogprobs]]:
+        """By work row, the log probabilities of the prompt's tokens at `targets`."""
+        scored = [(index, places) for index, places in enumerate(targets) if places]
+        if not scored:
+            return {}
+        assert self._model.head is not None
+        hidden_rows: list[int] = []
+        token_ids: list[int] = []
+        counts: list[int] = []
+        for index, places in scored:
+            row, behind = rows[index], batch.query_starts[index + 1] - 1 - rows[index].num_computed
+            hidden_rows += range(places.start + behind, places.stop + behind)
+            token_ids += row.token_ids[places.start : places.stop]
+            counts += [row.sampling.prompt_logprobs or 0] * len(places)
+        entries = iter(score(self._model.head, hidden_TH[hidden_rows], token_ids, counts))
+        return {index: list(islice(entries, len(places))) for index, places in scored}
 
     def _batch(self, rows: list[Row], num_tokens: list[int]) -> ForwardBatch:
         columns = _Rows()
@@ -217,11 +263,20 @@ class ModelRunner:
         )
 
 
-def _mirror(admission: Admission) -> Row:
-    return Row(
-        list(admission.token_ids),
-        admission.num_prompt,
-        admission.num_computed,
-        list(admission.block_ids),
-        admission.sampling,
-    )
+def _asked(rows: list[Row], targets: list[range]) -> list[Asked]:
+    """What log probabilities a step owes to its rows."""
+    asked = []
+    for index, (row, places) in enumerate(zip(rows, targets, strict=True)):
+        top = row.sampling.logprobs if row.is_complete else None
+        if places or top is not None:
+            asked.append(Asked(index, len(places), row.sampling.prompt_logprobs or 0, top))
+    return asked
+
+
+def _by_work_row(rows: list[Row], drawn: Drawn, prompt_logprobs: dict[int, list[TokenLogprobs]]) -> StepResults:
+    """The results of all rows, of which some got a token."""
+    complete = [index for index, row in enumerate(rows) if row.is_complete]
+    token_ids: list[int | None] = [None] * len(rows)
+    for index, token_id in zip(complete, drawn.token_ids, strict=True):
+        token_ids[index] = token_id
+    return StepResults(token_ids, {complete[place]: entry for place, entry in drawn.logprobs.items()}, prompt_logprobs)

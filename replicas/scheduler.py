@@ -19,7 +19,7 @@ from replicas.config import EngineConfig
 from replicas.kv.blocks import BlockPool
 from replicas.kv.prefix import chain_keys
 from replicas.messages import FinishReason
-from replicas.plan import Admission, StepPlan, Work
+from replicas.plan import Admission, StepPlan, StepResults, Work
 from replicas.request import Sequence
 
 Rank = tuple[float, int]
@@ -119,21 +119,24 @@ class Scheduler:
         self._in_flight.append(draft.rows)
         return StepPlan(released, tuple(draft.admitted), tuple(draft.work), draft.num_decodes)
 
-    def apply(self, sampled: list[int | None]) -> list[Sequence]:
-        """Record the results of the oldest step in flight, one entry for each work row of its plan (None where
-        nothing was sampled). Returns the sequences that got a token."""
+    def apply(self, results: StepResults) -> list[Sequence]:
+        """Record the results of the oldest step in flight. Returns the sequences that got a token."""
         step = self._in_flight.popleft()
         grown = []
-        for (sequence, num_tokens), token_id in zip(step, sampled, strict=True):
+        for row, ((sequence, num_tokens), token_id) in enumerate(zip(step, results.token_ids, strict=True)):
             sequence.in_flight = False
             sequence.num_computed += num_tokens
             assert (token_id is None) == (sequence.num_pending > 0), "sampled before all tokens were computed"
             if sequence.finish_reason is not None:
                 self.finish(sequence, sequence.finish_reason)
                 continue
+            if row in results.prompt_logprobs:
+                sequence.prompt_logprobs += results.prompt_logprobs[row]
             if token_id is not None:
                 sequence.token_ids.append(token_id)
                 grown.append(sequence)
+            if row in results.logprobs:
+                sequence.logprobs.append(results.logprobs[row])
         return grown
 
     def check_integrity(self) -> None:
@@ -242,14 +245,18 @@ class Scheduler:
             sequence.num_computed,
             tuple(hits),
             sequence.request.sampling,
+            sequence.num_scored,
         )
 
     def _match_prefix(self, sequence: Sequence) -> list[int]:
-        """Cached blocks of the sequence's prefix; at least its last token is left to compute."""
+        """Cached blocks of the sequence's prefix. At least its last token is left to compute, and all behind which
+        log probabilities of the prompt are still wanted."""
         if not self._config.prefix_caching:
             return []
+        num_scored = sequence.num_scored
+        known = num_scored if num_scored < sequence.num_prompt else sequence.num_tokens
         self._extend_keys(sequence, sequence.num_tokens)
-        return self._pool.match(sequence.block_keys[: (sequence.num_tokens - 1) // self._config.block_size])
+        return self._pool.match(sequence.block_keys[: (known - 1) // self._config.block_size])
 
     def _publish(self, sequence: Sequence, num_computed: int) -> None:
         """Name the blocks that a step fills, as soon as it is planned: whoever finds them is computed after it, or in

@@ -97,7 +97,7 @@ def _runner(group: RankGroup) -> ModelRunner:
 def _prefill(greedy: bool) -> StepPlan:
     sampling = SamplingParams(max_tokens=2, temperature=0.0 if greedy else 1.0)
     prompt = tuple(range(1, PROMPT + 1))
-    admitted = tuple(Admission(slot, prompt, PROMPT, 0, (), sampling) for slot in range(SEQUENCES))
+    admitted = tuple(Admission(slot, prompt, PROMPT, 0, (), sampling, PROMPT) for slot in range(SEQUENCES))
     return StepPlan((), admitted, tuple(Work(slot, PROMPT, (slot,)) for slot in range(SEQUENCES)))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from replicas.config import EngineConfig
 from replicas.engine import Engine, ServedModel
-from replicas.plan import StepPlan
+from replicas.plan import StepPlan, StepResults
 
 VOCAB_SIZE = 49152
 FIRST_WORD = 300  # below lie special tokens and single bytes
@@ -33,11 +33,11 @@ class SleepingExecutor:
         tokens = [self._advance(work.slot, work.num_tokens) for work in plan.work]
         self._results.append((time.monotonic() + self._step_seconds if tokens else 0.0, tokens))
 
-    def collect(self) -> list[int | None]:
+    def collect(self) -> StepResults:
         due, tokens = self._results.popleft()
         if (rest := due - time.monotonic()) > 0:
             time.sleep(rest)
-        return tokens
+        return StepResults(tokens)
 
     def close(self) -> None:
         self._pending.clear()

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from deploy.simulate.timing import DecodeTiming, Seconds, prefill_seconds
-from replicas.plan import StepPlan
+from replicas.plan import StepPlan, StepResults
 
 
 @dataclass(slots=True)
@@ -55,10 +55,10 @@ class SimulatedExecutor:
         seconds = prefill_seconds(prefill_tokens) + self._timing.seconds(context_tokens)
         self._results.append((seconds, [self._advance(work.slot, work.num_tokens) for work in plan.work]))
 
-    def collect(self) -> list[int | None]:
+    def collect(self) -> StepResults:
         seconds, sampled = self._results.popleft()
         self._clock.now += seconds
-        return sampled
+        return StepResults(sampled)
 
     def close(self) -> None:
         self._rows.clear()

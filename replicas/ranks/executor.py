@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from parallel.watchdog import SILENCE_SECONDS
-from replicas.plan import StepPlan
+from replicas.plan import StepPlan, StepResults
 from replicas.ranks.agreement import Mark, encode_mark
 from replicas.ranks.leader import Lead
 from replicas.ranks.plan_codec import encode_plan
@@ -33,10 +33,10 @@ class GroupExecutor:
             self._runner.expect(plan)
             self._steps.append(self._runner.start(plan))
 
-    def collect(self) -> list[int | None]:
+    def collect(self) -> StepResults:
         with self._watched():
             results = self._runner.finish(self._steps.popleft())
-        self._collected = self._collected.after(results)
+        self._collected = self._collected.after(results.token_ids)
         return results
 
     def close(self) -> None:

@@ -89,7 +89,10 @@ def _agree(runner: ModelRunner, started: deque[Step], agreed: Mark, collected: M
     """Leave the steps that rank 0 has collected behind. Raises RuntimeError if their results were others here."""
     while agreed.steps < collected.steps:
         step = started.popleft()
-        agreed = agreed.after(runner.finish(step)) if runner.knows_results else replace(agreed, steps=agreed.steps + 1)
+        if runner.knows_results:
+            agreed = agreed.after(runner.finish(step).token_ids)
+        else:
+            agreed = replace(agreed, steps=agreed.steps + 1)
     if runner.knows_results and agreed != collected:
         raise RuntimeError(f"this rank has drawn other tokens than rank 0 in the first {agreed.steps} steps")
     return agreed

@@ -33,7 +33,7 @@ def encode_plan(plan: StepPlan) -> bytes:
     for admission in plan.admitted:
         params = json.dumps(asdict(admission.sampling)).encode()
         sampling += params
-        numbers += (admission.slot, admission.num_prompt, admission.num_computed)
+        numbers += (admission.slot, admission.num_prompt, admission.num_computed, admission.num_scored)
         numbers += (len(admission.token_ids), len(admission.block_ids), len(params))
         numbers += admission.token_ids
         numbers += admission.block_ids
@@ -54,11 +54,11 @@ def decode_plan(data: bytes) -> StepPlan:
     admitted = []
     start = INT_BYTES * (count + 1)
     for _ in range(num_admitted):
-        slot, num_prompt, num_computed, num_tokens, num_blocks, num_bytes = numbers.take(6)
+        slot, num_prompt, num_computed, num_scored, num_tokens, num_blocks, num_bytes = numbers.take(7)
         token_ids, block_ids = numbers.take(num_tokens), numbers.take(num_blocks)
         sampling = _sampling(data[start : start + num_bytes])
         start += num_bytes
-        admitted.append(Admission(slot, token_ids, num_prompt, num_computed, block_ids, sampling))
+        admitted.append(Admission(slot, token_ids, num_prompt, num_computed, block_ids, sampling, num_scored))
     return StepPlan(released, tuple(admitted), work, num_decodes)
 
 

@@ -1,4 +1,4 @@
-"""Tokens from logits: temperature, then top-k, top-p and min-p, then counter-based Gumbel noise.
+"""Tokens from logits: processors, then temperature, then top-k, top-p and min-p, then counter-based Gumbel noise.
 
 The filters follow the order of transformers' logits processors; a tie at a filter's threshold is kept.
 
@@ -8,32 +8,20 @@ Shape suffixes: R rows to sample (G of them greedy, S of them random), V vocabul
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from replicas.sampling.noise import gumbel_noise
 from replicas.sampling.params import SamplingParams
+from replicas.sampling.processors import process_logits
+from replicas.sampling.rows import SampleRow
 
 _PIECE = 256
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRow:
-    """One row to sample: `position` is the index of the new token in prompt plus output; `banned_ids` may not be
-    drawn (stop tokens before min_tokens are reached)."""
-
-    params: SamplingParams
-    position: int
-    banned_ids: tuple[int, ...] = ()
-    choice: int = 0
-
-
 def sample(logits_RV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
     """Token ids, int64 of shape (R,). `logits_RV` is float32 and may be overwritten."""
-    for row, logits_V in zip(rows, logits_RV, strict=True):
-        if row.banned_ids:
-            logits_V[list(row.banned_ids)] = -torch.inf
+    process_logits(logits_RV, rows)
     token_ids_R = argmax(logits_RV)
     random = [index for index, row in enumerate(rows) if not row.params.greedy]
     if random:
@@ -62,7 +50,7 @@ def _sample_random(logits_SV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.
 
     noise_SV = gumbel_noise(
         column(row.params.seed for row in rows),
-        column(row.choice for row in rows),
+        column(row.params.choice for row in rows),
         column(row.position for row in rows),
         logits_SV.shape[1],
     )

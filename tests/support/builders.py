@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from replicas.config import EngineConfig
 from replicas.engine import Engine, ServedModel
-from replicas.plan import StepPlan
+from replicas.plan import StepPlan, StepResults
 from tests.support.checking_executor import VOCAB_SIZE, CheckingExecutor
 
 NUM_BLOCKS = 64
@@ -18,7 +18,7 @@ NUM_BLOCKS = 64
 class SlowCheckingExecutor(CheckingExecutor):
     """Takes 2 ms a step, so that a request lives long enough to be watched."""
 
-    def collect(self) -> list[int | None]:
+    def collect(self) -> StepResults:
         time.sleep(0.002)
         return super().collect()
 
@@ -32,7 +32,7 @@ def checking(path: str, config: EngineConfig, on_stage: Callable[[str, float], N
 class LongSteppingExecutor(CheckingExecutor):
     """Takes three seconds a step, longer than a silent process is put up with."""
 
-    def collect(self) -> list[int | None]:
+    def collect(self) -> StepResults:
         time.sleep(3)
         return super().collect()
 
@@ -67,9 +67,9 @@ class ParrotExecutor:
             self.mirrors[admission.slot] = list(admission.token_ids), admission.num_prompt, admission.num_computed
         self.results.append([self._advance(work.slot, work.num_tokens) for work in plan.work])
 
-    def collect(self) -> list[int | None]:
+    def collect(self) -> StepResults:
         time.sleep(0.001)
-        return self.results.popleft()
+        return StepResults(self.results.popleft())
 
     def close(self) -> None:
         self.mirrors.clear()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from replicas.kv.prefix import chain_keys
-from replicas.plan import StepPlan
+from replicas.plan import StepPlan, StepResults
 
 VOCAB_SIZE = 97
 
@@ -63,9 +63,9 @@ class CheckingExecutor:
         self.step_sizes.append(sum(map(len, written)))
         self.results.append([self._sample(self.mirrors[work.slot]) for work in plan.work])
 
-    def collect(self) -> list[int | None]:
+    def collect(self) -> StepResults:
         self.in_flight.popleft()
-        return self.results.popleft()
+        return StepResults(self.results.popleft())
 
     def close(self) -> None:
         self.mirrors.clear()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from parallel.channel import Channel
-from replicas.plan import StepPlan
+from replicas.plan import StepPlan, StepResults
 from replicas.ranks.agreement import Mark, encode_mark, split_mark
 from replicas.ranks.follower import follow
 from replicas.ranks.leader import OVER
@@ -26,7 +26,7 @@ class Runner:
         pass
 
     def start(self, plan):
-        return Step([], list(self.draws.pop(0)))
+        return Step([], StepResults(list(self.draws.pop(0))))
 
     def finish(self, step):
         return step.results

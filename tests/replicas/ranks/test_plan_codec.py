@@ -36,7 +36,7 @@ sampling = st.builds(
 plans = st.builds(
     StepPlan,
     released=tuples,
-    admitted=st.lists(st.builds(Admission, ids, tuples, ids, ids, tuples, sampling), max_size=3).map(tuple),
+    admitted=st.lists(st.builds(Admission, ids, tuples, ids, ids, tuples, sampling, ids), max_size=3).map(tuple),
     work=st.lists(st.builds(Work, ids, ids, tuples), max_size=6).map(tuple),
     num_decodes=ids,
 )

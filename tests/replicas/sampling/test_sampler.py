@@ -18,7 +18,8 @@ from transformers.generation import (
 
 from replicas.sampling.noise import gumbel_noise, mix
 from replicas.sampling.params import ParameterError, SamplingParams
-from replicas.sampling.sampler import SampleRow, argmax, filter_logits, sample
+from replicas.sampling.rows import SampleRow
+from replicas.sampling.sampler import argmax, filter_logits, sample
 
 VOCAB = 12
 DRAWS = 20_000
@@ -105,11 +106,8 @@ class TestOneRowAlone:
 
     def test_seed_position_and_choice_each_change_the_draw(self):
         def draws(**change):
-            params = SamplingParams(seed=change.get("seed", 1))
-            rows = [
-                SampleRow(params, position + change.get("shift", 0), choice=change.get("choice", 0))
-                for position in range(64)
-            ]
+            params = SamplingParams(seed=change.get("seed", 1), choice=change.get("choice", 0))
+            rows = [SampleRow(params, position + change.get("shift", 0)) for position in range(64)]
             return sample(torch.zeros(64, 1000), rows).tolist()
 
         base = draws()
