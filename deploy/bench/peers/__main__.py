@@ -18,7 +18,7 @@ from deploy.bench.peers.conversion import convert
 from deploy.bench.peers.peers import KV_GIGABYTES, MODEL, PEERS, Peer, Place
 from deploy.bench.peers.results import result_folder, summaries, table
 from deploy.bench.peers.scenarios import CAPACITY, CLOSED, Scenario, open_loops
-from deploy.bench.peers.servers import free_port, install, running
+from deploy.bench.peers.servers import free_port, install, requantize, running
 from deploy.catalog import fetch
 from deploy.errors import UserError
 
@@ -33,6 +33,7 @@ class Asked:
     peers: Sequence[Peer]
     threads: int
     rounds: int
+    seconds: int
     patience: float
     quick: bool
 
@@ -77,7 +78,7 @@ def _scenarios(peer: Peer, asked: Asked) -> Iterator[Scenario]:
     yield from CLOSED
     rates = [summary["request_rate"] for summary in summaries(asked.results_of_all, peer, CAPACITY.name)]
     if rates:
-        yield from open_loops(rates[-1])
+        yield from open_loops(rates[-1], asked.seconds)
 
 
 def _load(url: str, scenario: Scenario, file: Path) -> None:
@@ -94,6 +95,8 @@ def _prepared(peer: Peer, asked: Asked) -> Place:
     if not (folder / "config.json").exists():
         convert(file, folder)
     python = Path(sys.executable) if peer.environment is None else install(peer.environment, asked.folder)
+    if peer.requantized:
+        file = requantize(python, file, asked.folder / "model-Q4_0.gguf")
     configuration = asked.results(peer) / "mobula.yaml"
     engine = {**peer.settings, "threads": asked.threads, "kv_cache_memory": f"{KV_GIGABYTES}GiB"}
     models = [{"id": MODEL, "source": str(file), "engine": engine}]
@@ -105,7 +108,7 @@ def _report(asked: Asked) -> Iterator[str]:
     for precision, group in groupby(PEERS, key=lambda peer: peer.precision):
         peers = [peer for peer in group if asked.results(peer).exists()]
         if peers:
-            names = [scenario.name for scenario in (*CLOSED, *open_loops(1.0))]
+            names = [scenario.name for scenario in (*CLOSED, *open_loops(1.0, asked.seconds))]
             yield from ("", precision, "", *table(asked.results_of_all, peers, names))
 
 
@@ -117,6 +120,7 @@ def _asked() -> Asked:
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="that each server computes with"
     )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=60, help="that each open loop lasts")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds until a server must answer")
     parser.add_argument("--quick", action="store_true", help="a few requests, to see that all works")
     options = parser.parse_args()
@@ -126,7 +130,7 @@ def _asked() -> Asked:
     if unknown := sorted(set(names) - {peer.name for peer in PEERS}):
         parser.error(f"{unknown[0]!r} is no peer: there are {', '.join(peer.name for peer in PEERS)}")
     chosen = [peer for peer in PEERS if peer.name in names]
-    return Asked(folder, chosen, options.threads, options.rounds, options.patience, options.quick)
+    return Asked(folder, chosen, options.threads, options.rounds, options.seconds, options.patience, options.quick)
 
 
 if __name__ == "__main__":

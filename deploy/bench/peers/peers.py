@@ -38,7 +38,7 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Peer:
     """`environment` None: ours. `command` starts the server at a port. `settings` are what our own configuration file
-    says of the engine."""
+    says of the engine. `requantized`: the model's file is turned into Q4_0 first, by the peer itself."""
 
     name: str
     precision: Precision
@@ -46,6 +46,7 @@ class Peer:
     command: Callable[[Place, int], list[str]]
     variables: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    requantized: bool = False
 
     def environment_variables(self, threads: int) -> dict[str, str]:
         return {"OMP_NUM_THREADS": str(threads), **self.variables}
@@ -98,4 +99,5 @@ PEERS = (
     Peer("transformers continuous batching", "16 bits", TRANSFORMERS, _transformers_batching),
     Peer("mobula, 4 bits", "4 bits", None, _mobula),
     Peer("llama-cpp-python", "4 bits", LLAMA_CPP, _llama_cpp),
+    Peer("llama-cpp-python Q4_0", "4 bits", LLAMA_CPP, _llama_cpp, requantized=True),
 )

@@ -39,10 +39,12 @@ CAPACITY = Scenario.of("capacity", "--requests 96 --concurrency 32 --input 200 -
 CLOSED = (OFFLINE, SINGLE, PREFIX, CAPACITY)
 
 
-def open_loops(capacity: float) -> list[Scenario]:
-    """Poisson arrivals at the fixed rates, and at shares of what the server itself can do (`capacity`, requests/s)."""
+def open_loops(capacity: float, seconds: int) -> list[Scenario]:
+    """Poisson arrivals for so many seconds at the fixed rates, and at shares of what the server itself can do
+    (`capacity`, requests/s)."""
     rates = {f"rate-{rate:g}": rate for rate in RATES}
     rates |= {f"capacity-{100 * share:g}": share * capacity for share in SHARES_OF_CAPACITY}
     return [
-        Scenario.of(name, f"--rate {rate:.4g} --duration 60s --input 200 --output 64") for name, rate in rates.items()
+        Scenario.of(name, f"--rate {rate:.4g} --duration {seconds}s --input 200 --output 64")
+        for name, rate in rates.items()
     ]

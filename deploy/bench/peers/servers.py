@@ -36,6 +36,13 @@ def install(environment: Environment, folder: Path) -> Path:
     return python
 
 
+def requantize(python: Path, file: Path, target: Path) -> Path:
+    """`target`, made of a GGUF file if it is not there yet, by the peer's own program."""
+    if not target.exists():
+        _run([str(python), str(Path(__file__).with_name("requantize.py")), str(file), str(target)])
+    return target
+
+
 @contextmanager
 def running(
     command: Sequence[str], variables: Mapping[str, str], port: int, log: Path, patience: float

@@ -43,7 +43,7 @@ def peers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     monkeypatch.setattr(comparison, "PEERS", peers)
     monkeypatch.setattr(comparison, "CLOSED", (CAPACITY,))
-    monkeypatch.setattr(comparison, "open_loops", lambda capacity: open_loops(capacity)[-1:])
+    monkeypatch.setattr(comparison, "open_loops", lambda *asked: open_loops(*asked)[-1:])
     monkeypatch.setattr(comparison, "fetch", lambda name: tmp_path / "model.gguf")
     monkeypatch.setattr(comparison, "convert", lambda file, folder: folder)
     monkeypatch.setattr(comparison, "install", lambda environment, folder: Path(sys.executable))

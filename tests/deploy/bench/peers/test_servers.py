@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from deploy.bench.peers.peers import PEERS, Environment, Place
 from deploy.bench.peers.scenarios import CLOSED, open_loops
-from deploy.bench.peers.servers import free_port, install, running
+from deploy.bench.peers.servers import free_port, install, requantize, running
 from deploy.cli import app
 from deploy.errors import UserError
 
@@ -84,7 +84,7 @@ def test_an_environment_is_made_once(tmp_path: Path) -> None:
     assert (tmp_path / "own" / "installed").stat().st_mtime_ns == made
 
 
-@pytest.mark.parametrize("scenario", [*CLOSED, *open_loops(3.0)], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [*CLOSED, *open_loops(3.0, 60)], ids=lambda scenario: scenario.name)
 def test_every_scenario_is_what_the_load_generator_understands(scenario) -> None:
     serve = get_command(app).commands["bench"].commands["serve"]
     with serve.make_context("serve", ["http://127.0.0.1:1", *scenario.arguments]) as context:
@@ -107,3 +107,17 @@ def test_no_environment_lets_pip_choose_a_torch() -> None:
     for environment in {peer.environment for peer in PEERS if peer.environment}:
         assert all("==" in requirement for requirement in environment.install)
         assert environment.name == "llama-cpp" or "torch==2.13.0" in environment.install
+
+
+def test_a_file_is_requantized_once_by_the_peers_own_program(tmp_path: Path) -> None:
+    """A stand-in for its interpreter writes what it was called with."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$1 $2" >> "$3"\n')
+    python.chmod(0o755)
+    target = tmp_path / "q4.gguf"
+    for _ in range(2):
+        assert requantize(python, Path("m.gguf"), target) == target
+    program, source = target.read_text().split()
+    assert Path(program).name == "requantize.py"
+    assert Path(program).exists()
+    assert source == "m.gguf"
