@@ -19,6 +19,9 @@ from cluster.gateway.caller import Caller
 from cluster.gateway.chat import answer_chat, prepare_chat
 from cluster.gateway.completions import answer_completion, prepare_completion
 from cluster.gateway.disconnect import CancelOnDisconnect
+from cluster.gateway.embedder import EmbedderService
+from cluster.gateway.embeddings import add_embeddings
+from cluster.gateway.entrance import json_body
 from cluster.gateway.errors import ApiError, error_object
 from cluster.gateway.farewell import FarewellMiddleware
 from cluster.gateway.guard import PROBES, Guard
@@ -30,7 +33,7 @@ from cluster.metrics import UNKNOWN_MODEL
 
 Endpoint = Callable[..., Awaitable[Response]]
 Body = TypeVar("Body", bound=SamplingFields)
-Prepare = Callable[[GatewayService, Body, Caller, float], Awaitable[Job]]
+Prepare = Callable[[GatewayService, Body, Caller, float], Awaitable[Job[Body]]]
 
 EXPOSED_HEADERS = ("Retry-After", *RATE_HEADERS)  # what scripts of other origins may read
 HEALTH_SECONDS = 20.0  # a large prefill on a slow CPU is a long step, and no illness
@@ -44,6 +47,7 @@ def build_app(gateway: GatewayService) -> FastAPI:
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_unexpected)
     _add_inference(app, gateway)
+    add_embeddings(app, gateway)
     _add_operations(app, gateway)
     return app
 
@@ -66,30 +70,30 @@ def _add_door(app: FastAPI, gateway: GatewayService) -> None:
 
 
 def _add_inference(app: FastAPI, gateway: GatewayService) -> None:
-    @app.post("/v1/chat/completions", openapi_extra=_json_body(ChatRequest))
+    @app.post("/v1/chat/completions", openapi_extra=json_body(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         return await answer_chat(await _job(gateway, request, ChatRequest, prepare_chat))
 
-    @app.post("/v1/completions", openapi_extra=_json_body(CompletionRequest))
+    @app.post("/v1/completions", openapi_extra=json_body(CompletionRequest))
     async def completions(request: Request) -> Response:
         return await answer_completion(await _job(gateway, request, CompletionRequest, prepare_completion))
 
     @_get(app, "/v1/models")
     async def models() -> Response:
-        return JSONResponse({"object": "list", "data": [_model_object(gateway, name) for name in gateway.models]})
+        return JSONResponse({"object": "list", "data": [_model_object(gateway, name) for name in _served(gateway)]})
 
     @_get(app, "/v1/models/{name:path}")
     async def one_model(name: str) -> Response:
         if not name:
             raise ApiError(404, "There is no model without a name; the list of models is at /v1/models.")
-        return JSONResponse(_model_object(gateway, gateway.model(name).id))
+        return JSONResponse(_model_object(gateway, name if name in gateway.embedders else gateway.model(name).id))
 
 
 def _add_operations(app: FastAPI, gateway: GatewayService) -> None:
     @_get(app, "/health")
     async def health() -> Response:
         """200 only if an engine of every model has just answered from its step loop."""
-        faults = await asyncio.gather(*map(_fault, gateway.models.values()))
+        faults = await asyncio.gather(*map(_fault, _served(gateway).values()))
         if message := " ".join(filter(None, faults)):
             return JSONResponse(error_object(message, "server_error"), 503)
         return JSONResponse({"status": "ok"})
@@ -110,14 +114,25 @@ def _add_operations(app: FastAPI, gateway: GatewayService) -> None:
             }
             for model in gateway.models.values()
         ]
-        return JSONResponse({"status": "ready", "models": models})
+        embedders = [
+            {
+                "id": model.id,
+                "dtype": model.info.dtype,
+                "max_model_len": model.info.max_model_len,
+                "dimensions": model.info.size,
+                "pooling": model.info.pooling,
+                "start_seconds": dict(model.info.stages),
+            }
+            for model in gateway.embedders.values()
+        ]
+        return JSONResponse({"status": "ready", "models": models, "embedding_models": embedders})
 
     @_get(app, "/metrics")
     async def metrics() -> Response:
         return PlainTextResponse(gateway.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _job(gateway: GatewayService, request: Request, kind: type[Body], prepare: Prepare[Body]) -> Job:
+async def _job(gateway: GatewayService, request: Request, kind: type[Body], prepare: Prepare[Body]) -> Job[Body]:
     """Raises ApiError for a request that cannot be served, and counts it; a job's generations count themselves."""
     arrival = time.perf_counter()
     caller: Caller = request.state.caller
@@ -135,7 +150,11 @@ async def _job(gateway: GatewayService, request: Request, kind: type[Body], prep
         raise
 
 
-async def _fault(model: ModelService) -> str | None:
+def _served(gateway: GatewayService) -> dict[str, ModelService | EmbedderService]:
+    return {**gateway.models, **gateway.embedders}
+
+
+async def _fault(model: ModelService | EmbedderService) -> str | None:
     """What keeps a model from being healthy, in one sentence; errors may carry a whole traceback."""
     try:
         await asyncio.wait_for(model.port.check(), HEALTH_SECONDS)
@@ -156,7 +175,7 @@ def _get(app: FastAPI, path: str) -> Callable[[Endpoint], Endpoint]:
 
 
 def _model_object(gateway: GatewayService, name: str) -> dict[str, Any]:
-    model = gateway.models[name]
+    model = _served(gateway)[name]
     return {
         "id": name,
         "object": "model",
@@ -164,11 +183,6 @@ def _model_object(gateway: GatewayService, name: str) -> dict[str, Any]:
         "owned_by": "mobula",
         "max_model_len": model.info.max_model_len,
     }
-
-
-def _json_body(model: type[Any]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 async def _on_api_error(_: Request, error: Exception) -> Response:

@@ -6,7 +6,7 @@ All of this runs on the event loop, so what would take long is refused before it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -28,9 +28,9 @@ def read_object(raw: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
     return value
 
 
-def check_object(value: dict[str, Any], model: type[Model]) -> Model:
-    """Raises ApiError."""
-    _check_sizes(value, model)
+def check_object(value: dict[str, Any], model: type[Model], own_limits: Collection[str] = ("prompt",)) -> Model:
+    """`own_limits` are the fields that may be large: the model itself bounds them. Raises ApiError."""
+    _check_sizes(value, model, own_limits)
     try:
         return model.model_validate(value, strict=True)
     except ValidationError as error:
@@ -84,9 +84,9 @@ def _no_constant(name: str) -> None:
     raise bad_request(f"The request body is not valid JSON: {name} is not a JSON number.")
 
 
-def _check_sizes(value: dict[str, Any], model: type[BaseModel]) -> None:
-    """Bounds what pydantic has to look at: of unknown fields only the first, and a prompt has limits of its own."""
-    for name in value.keys() & model.model_fields.keys() - {"prompt"}:
+def _check_sizes(value: dict[str, Any], model: type[BaseModel], own_limits: Collection[str]) -> None:
+    """Bounds what pydantic has to look at: of unknown fields only the first."""
+    for name in value.keys() & model.model_fields.keys() - set(own_limits):
         if _holds_more_values(value[name], MAX_VALUES):
             raise bad_request(f"{name} holds more than {MAX_VALUES} values.", name)
 
@@ -110,9 +110,9 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> ApiError:
     fault = max(error.errors(include_url=False, include_input=False), key=lambda fault: len(fault["loc"]))
     path = [str(part)[:60] for part in fault["loc"] if isinstance(part, int) or part in _field_names(model)]
     kind, context = fault["type"], fault.get("ctx", {})
-    if kind in ("unknown_parameter", "unsupported_parameter"):
+    if kind in ("unknown_parameter", "unsupported_parameter", "conflict"):
         field = ".".join([*path, context["name"][:60]])
-        return bad_request(f"{field} {fault['msg']}.", field, kind)
+        return bad_request(f"{field} {fault['msg']}.", field, None if kind == "conflict" else kind)
     param = ".".join(path) or None
     if kind == "value_error":
         return bad_request(f"{context['error']}.", param)
@@ -125,4 +125,6 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> ApiError:
 def _field_names(model: type[BaseModel]) -> frozenset[str]:
     """All field names of `model` and of the models inside it; other parts of a fault's path name types."""
     schema = model.model_json_schema()
-    return frozenset(name for part in (schema, *schema.get("$defs", {}).values()) for name in part["properties"])
+    return frozenset(
+        name for part in (schema, *schema.get("$defs", {}).values()) for name in part.get("properties", ())
+    )

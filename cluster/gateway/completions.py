@@ -1,4 +1,4 @@
-"""POST /v1/completions: bare prompts, as text or token ids, one choice for each.
+"""POST /v1/completions: bare prompts, as text or token ids.
 
 A text is tokenized with the special tokens that it spells, since it is the caller's whole prompt, and gets the
 model's BOS token if it has none and the model wants one.
@@ -14,7 +14,8 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 
 from cluster.gateway.caller import Caller
-from cluster.gateway.generation import merge
+from cluster.gateway.completion_answer import CompletionAnswer, Lists, joined
+from cluster.gateway.generation import Generation, merge
 from cluster.gateway.protocol import CompletionRequest
 from cluster.gateway.requests import Endpoint, Job, new_job
 from cluster.gateway.service import GatewayService, ModelService
@@ -31,34 +32,65 @@ COMPLETIONS = Endpoint(
 )
 
 
-async def prepare_completion(gateway: GatewayService, body: CompletionRequest, caller: Caller, arrival: float) -> Job:
+CompletionJob = Job[CompletionRequest]
+
+
+async def prepare_completion(
+    gateway: GatewayService, body: CompletionRequest, caller: Caller, arrival: float
+) -> CompletionJob:
     """Raises ApiError if the request cannot be served."""
-    prompts = [partial(_token_ids, prompt, index) for index, prompt in enumerate(body.prompts)]
+    prompts = [partial(_token_ids, prompt, index, body.add_special_tokens) for index, prompt in enumerate(body.prompts)]
     return await new_job(gateway, COMPLETIONS, body, prompts, caller, arrival)
 
 
-async def answer_completion(job: Job) -> Response:
+async def answer_completion(job: CompletionJob) -> Response:
     """Raises ApiError before the first byte; afterwards a stream ends with an error event."""
-    if job.stream:
+    if job.body.stream:
         return await stream(_events(job))
-    parts: list[list[str]] = [[] for _ in job.generations]
+    answers = [CompletionAnswer(job, generation) for generation in job.generations]
+    parts: list[list[tuple[str, Lists | None]]] = [[] for _ in answers]
     async with aclosing(merge(job.generations)) as deltas:
         async for delta in deltas:
-            parts[delta.index].append(delta.text)
+            parts[delta.index].append(answers[delta.index].take(delta))
     choices = [
-        _choice(index, "".join(texts), job.generations[index].text.finish_reason) for index, texts in enumerate(parts)
+        _whole(index, answers[place], parts[place], job.generations[place]) for index, place in enumerate(_best(job))
     ]
     return JSONResponse(job.frame | {"choices": choices, "usage": await usage(job.generations)})
 
 
-def _token_ids(prompt: str | list[Any], index: int, model: ModelService) -> list[int]:
+def _whole(
+    index: int, answer: CompletionAnswer, parts: list[tuple[str, Lists | None]], generation: Generation
+) -> dict[str, Any]:
+    portions = [lists for _, lists in parts if lists is not None]
+    text, logprobs = "".join(text for text, _ in parts), joined(portions) if portions else None
+    choice = _choice(index, text, logprobs, generation.text.finish_reason)
+    if (of_prompt := answer.prompt_logprobs()) is not None:
+        choice["prompt_logprobs"] = of_prompt
+    return choice
+
+
+def _best(job: CompletionJob) -> list[int]:
+    """The generations that are shown: of each prompt the first `n`, or the likeliest if more were computed."""
+    body, generations = job.body, job.generations
+    shown = []
+    for first in range(0, len(generations), body.num_generations):
+        places = list(range(first, first + body.num_generations))
+        if body.num_generations > body.n:
+            places.sort(key=lambda place: -generations[place].mean_logprob)
+        shown += places[: body.n]
+    return shown
+
+
+def _token_ids(
+    prompt: str | list[Any], index: int, adds_bos: bool, model: ModelService, limit: int | None
+) -> list[int]:
     """Raises ValueError."""
     if isinstance(prompt, list):
-        if len(prompt) < model.info.max_model_len:  # a longer one is refused for its length
+        if limit is None or len(prompt) < limit:  # a longer one is refused for its length
             _check_token_ids(prompt, model.info.vocab_size)
         return prompt
     tokenizer = model.tokenizer
-    token_ids = tokenizer.encode(prompt, add_bos=tokenizer.add_bos, parse_special=True, limit=model.info.max_model_len)
+    token_ids = tokenizer.encode(prompt, add_bos=adds_bos and tokenizer.add_bos, parse_special=True, limit=limit)
     if not token_ids:
         raise ValueError(f"prompt {index} is empty, but must have at least one token")
     return token_ids
@@ -73,22 +105,24 @@ def _check_token_ids(token_ids: list[Any], vocab_size: int) -> None:
         raise ValueError(f"prompt entry {index} is {found}, but token ids are whole numbers from 0 to {vocab_size - 1}")
 
 
-async def _events(job: Job) -> AsyncGenerator[bytes]:
-    def chunk(index: int, text: str, finish_reason: str | None) -> bytes:
-        return event(job.chunk_frame | {"choices": [_choice(index, text, finish_reason)]})
+async def _events(job: CompletionJob) -> AsyncGenerator[bytes]:
+    def chunk(index: int, text: str, logprobs: Lists | None, finish_reason: str | None) -> bytes:
+        return event(job.chunk_frame | {"choices": [_choice(index, text, logprobs, finish_reason)]})
 
-    chunks = [chunk(index, "", None).split(b'""', 1) for index in range(len(job.generations))]
+    answers = [CompletionAnswer(job, generation) for generation in job.generations]
+    chunks = [chunk(index, "", None, None).split(b'""', 1) for index in range(len(answers))]
     async with aclosing(merge(job.generations)) as deltas:
         async for delta in deltas:
-            if delta.finish_reason is None:
+            text, logprobs = answers[delta.index].take(delta)
+            if delta.finish_reason is None and logprobs is None:
                 head, tail = chunks[delta.index]
-                yield head + quote(delta.text) + tail
+                yield head + quote(text) + tail
             else:
-                yield chunk(delta.index, delta.text, delta.finish_reason)
-    if job.include_usage:
+                yield chunk(delta.index, text, logprobs, delta.finish_reason)
+    if job.body.include_usage:
         yield event(job.chunk_frame | {"choices": [], "usage": await usage(job.generations)})
     yield DONE
 
 
-def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+def _choice(index: int, text: str, logprobs: Lists | None, finish_reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from math import inf
 
 from cluster.codec import Finished, Refused
 from cluster.errors import NoReplicaError, PoisonRequestError
@@ -15,9 +16,9 @@ from cluster.gateway.caller import Caller
 from cluster.gateway.errors import ApiError, bad_request, unavailable
 from cluster.gateway.gate import Ticket
 from cluster.gateway.service import GatewayService, ModelService
-from cluster.gateway.text_stream import TextStream
-from cluster.token_feed import TokenFeed
-from replicas.messages import FinishReason, GenerateRequest
+from cluster.gateway.text_stream import ScoredToken, TextStream
+from cluster.token_feed import FedTokens, TokenFeed
+from replicas.messages import FinishReason, GenerateRequest, PromptLogprobs
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +27,21 @@ ABORT_GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text of choice `index`; `finish_reason` comes with the last one."""
+    """New text of choice `index`; `finish_reason` comes with the last one. `scored` are the tokens since the last
+    delta, if their log probabilities are wanted: those of the text, and perhaps of some that is held back yet."""
 
     index: int
     text: str
     finish_reason: FinishReason | None
+    scored: tuple[ScoredToken, ...] = ()
 
 
 class Generation:
     """Iterate `deltas` once. However that ends, by exhaustion, an error or cancellation, the engine stops working for
-    it and its KV blocks become free."""
+    it and its KV blocks become free.
+
+    The further choices of a prompt have the first one as their `leader`: they begin when it has its first token, so
+    that the prompt is computed once and they find its blocks in the prefix cache; and it alone is charged for it."""
 
     def __init__(
         self,
@@ -46,10 +52,14 @@ class Generation:
         index: int,
         caller: Caller,
         ticket: Ticket,
+        leader: Generation | None = None,
     ) -> None:
         self.request = request
         self.text = text
         self.index = index
+        self.charged_prompt = 0 if leader is not None else len(request.token_ids)
+        self._leader = leader
+        self._has_begun = asyncio.Event()
         self._gateway = gateway
         self._model = model
         self._caller = caller
@@ -67,14 +77,15 @@ class Generation:
         last, outcome = self._arrival, "error"
         try:
             while self.text.finish_reason is None:
-                token_ids, _, reason = await self._feed.next()
+                token_ids, logprobs, reason = await self._feed.next()
+                self._has_begun.set()
                 if reason in ("abort", "error"):
                     raise unavailable("The engine gave this request up; try again.")
                 last = self._observe_tokens(last, len(token_ids))
-                for some, its_reason in self._portions(token_ids, reason):
-                    text = self.text.push(some, its_reason)
+                for some in self._portions(FedTokens(token_ids, logprobs, reason)):
+                    text = self.text.push(some.token_ids, some.finish_reason, some.logprobs)
                     if text or self.text.finish_reason is not None:
-                        yield Delta(self.index, text, self.text.finish_reason)
+                        yield Delta(self.index, text, self.text.finish_reason, self.text.take_scored())
                     if self.text.finish_reason is not None:
                         break
             outcome = self.text.finish_reason
@@ -88,7 +99,10 @@ class Generation:
             self._leave(outcome)
 
     async def _run(self) -> Finished | Refused | None:
-        """Wait for room, then be brought to the end; nothing may come in between, as the room is not reserved."""
+        """Wait for the leader and for room, then be brought to the end; nothing may come in between, as the room is not
+        reserved."""
+        if self._leader is not None and self.request.block_keys:
+            await self._leader._has_begun.wait()
         await self._model.gate.enter(self._ticket)
         self._is_let_in = True
         return await self._dispatch.run(self._model.gate.remaining_seconds(self._ticket))
@@ -100,14 +114,26 @@ class Generation:
             await asyncio.wait({self._call}, timeout=ABORT_GRACE_SECONDS)
         return self._feed.summary.cached_tokens if self._feed.summary else 0
 
-    def _portions(
-        self, token_ids: list[int], reason: FinishReason | None
-    ) -> list[tuple[list[int], FinishReason | None]]:
+    @property
+    def prompt_logprobs(self) -> PromptLogprobs:
+        """Those of the prompt's tokens, if they were asked for; known with the first delta."""
+        return self._feed.prompt_logprobs
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of the answer's tokens, if their log probabilities were asked for: how likely the model finds it."""
+        scores = [score.logprob for score in self._feed.logprobs[: self.text.num_tokens]]
+        return sum(scores) / len(scores) if scores else -inf
+
+    def _portions(self, fed: FedTokens) -> list[FedTokens]:
         """What goes into one event: all tokens that wait, or each alone."""
-        if self._gateway.settings.share_events or len(token_ids) < 2:
-            return [(token_ids, reason)]
-        *first, last = token_ids
-        return [([token_id], None) for token_id in first] + [([last], reason)]
+        last = len(fed.token_ids) - 1
+        if self._gateway.settings.share_events or last < 1:
+            return [fed]
+        return [
+            FedTokens([token_id], fed.logprobs[index : index + 1], fed.finish_reason if index == last else None)
+            for index, token_id in enumerate(fed.token_ids)
+        ]
 
     def _on_answer(self, call: asyncio.Task[Finished | Refused | None]) -> None:
         if call.cancelled():
@@ -146,11 +172,11 @@ class Generation:
         metrics, model = self._gateway.metrics, self._model.id
         metrics.requests.labels(model, outcome).inc()
         if outcome in ("stop", "length"):
-            metrics.prompt_tokens.labels(model).inc(len(self.request.token_ids))
+            metrics.prompt_tokens.labels(model).inc(self.charged_prompt)
         metrics.generation_tokens.labels(model).inc(self.text.num_tokens)
         if self._is_let_in:
             metrics.e2e.labels(model).observe(time.perf_counter() - self._arrival)
-            self._caller.used_tokens += len(self.request.token_ids) + self.text.num_tokens
+            self._caller.used_tokens += self.charged_prompt + self.text.num_tokens
             self._model.gate.ended(self._ticket, self.text.num_tokens)
         self._call.add_done_callback(self._on_end)
         if self._call.done():
@@ -163,7 +189,8 @@ class Generation:
     def _on_end(self, _: object) -> None:
         if self._feed.summary is not None:
             self._gateway.metrics.queue.labels(self._model.id).observe(self._feed.summary.queue_seconds)
-            self._gateway.metrics.cached_tokens.labels(self._model.id).inc(self._feed.summary.cached_tokens)
+            if self._leader is None:
+                self._gateway.metrics.cached_tokens.labels(self._model.id).inc(self._feed.summary.cached_tokens)
 
 
 async def merge(generations: list[Generation]) -> AsyncGenerator[Delta]:

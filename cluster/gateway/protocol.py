@@ -1,7 +1,7 @@
 """The request bodies of the OpenAI endpoints. Unknown fields are refused by name, never ignored.
 
-Null means "not given" for every field. A field that this server does not have yet is accepted only with a value that
-changes nothing (`n: 1`, `presence_penalty: 0`); any other value is refused by name.
+Null means "not given" for every field. A field that this server does not have is accepted only with a value that
+changes nothing (`use_beam_search: false`); any other value is refused by name. `foreign_fields.py` lists them.
 """
 
 from __future__ import annotations
@@ -9,69 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, LiteralString
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.gateway.errors import sendable
+from cluster.gateway.foreign_fields import REFUSED, WITHOUT_EFFECT
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_TOKEN_IDS = 64
 MAX_PROMPTS = 128
+MAX_CHOICES = 128  # of all prompts together
+MAX_BIASES = 1024
+MAX_BAD_WORDS = 128
+MAX_LOGPROBS = 20
 MAX_MESSAGES = 4096
 MAX_INT = 2**63 - 1
-
-# Fields of OpenAI's and vLLM's requests that this server lacks, with the values that change nothing. An endpoint's own
-# field may be among them: then the other endpoint lacks it.
-MISSING_FIELDS: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "logprobs": (False,),
-    "echo": (False,),
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
-    "repetition_penalty": (1, 1.0),
-    "logit_bias": ({},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "response_format": ({"type": "text"},),
-    "store": (False,),
-    "modalities": (["text"],),
-} | dict.fromkeys(
-    (
-        "add_generation_prompt",
-        "allowed_token_ids",
-        "audio",
-        "bad_words",
-        "chat_template",
-        "chat_template_kwargs",
-        "continue_final_message",
-        "function_call",
-        "functions",
-        "guided_choice",
-        "guided_grammar",
-        "guided_json",
-        "guided_regex",
-        "max_completion_tokens",
-        "moderation",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "prompt_logprobs",
-        "reasoning_effort",
-        "request_id",
-        "safety_identifier",
-        "skip_special_tokens",
-        "structured_outputs",
-        "suffix",
-        "top_logprobs",
-        "truncate_prompt_tokens",
-        "verbosity",
-        "web_search_options",
-    ),
-    (),
-)
 
 
 class Strict(BaseModel):
@@ -80,6 +33,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    IGNORED: ClassVar[frozenset[str]] = frozenset()  # those of the fields that have no effect
 
     @model_validator(mode="before")
     @classmethod
@@ -99,42 +53,79 @@ class Strict(BaseModel):
 Int64 = Annotated[int, Field(ge=-MAX_INT - 1, le=MAX_INT)]
 
 
-class StreamOptions(Strict):
-    include_usage: bool = False
-
-
+TokenIds = Annotated[list[int], Field(fail_fast=True)]
+Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
+Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+
+
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("truncate_prompt_tokens is 0, but must be at least 1, or -1 for as many as fit")
+    return value
+
+
+class StreamOptions(Strict):
+    NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = {"continuous_usage_stats": (False,)}
+    IGNORED: ClassVar[frozenset[str]] = frozenset({"include_obfuscation"})
+
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
 
 
 class SamplingFields(Strict):
     """What chat and text completions have in common. The bounds stand in `SamplingParams`."""
 
-    NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = MISSING_FIELDS
+    NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = REFUSED
+    IGNORED: ClassVar[frozenset[str]] = WITHOUT_EFFECT
 
     model: str
+    n: Choices = 1
     temperature: float | None = None
     top_p: float | None = None
     top_k: Int64 | None = None
     min_p: float | None = None
     seed: Int64 | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
+    allowed_token_ids: TokenIds | None = None
+    bad_words: Annotated[list[Stop], Field(max_length=MAX_BAD_WORDS, fail_fast=True)] | None = None
     max_tokens: Int64 | None = None
     min_tokens: Int64 | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool | None = None
     ignore_eos: bool = False
+    prompt_logprobs: Logprobs | None = None
+    truncate_prompt_tokens: Annotated[Int64, Field(ge=-1), AfterValidator(_not_zero)] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[Any] | None = None
+    guided_grammar: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Int64 | None = None
     service_tier: Literal["auto", "default", "priority", "flex"] | None = None
     cache_salt: Annotated[str, Field(max_length=256)] | None = None
+    request_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")] | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
 
     @model_validator(mode="after")
-    def stream_options_need_a_stream(self) -> SamplingFields:
+    def fits_streaming(self) -> SamplingFields:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is only allowed when stream is true")
+            raise _conflict("stream_options", "is only allowed when stream is true")
+        if self.prompt_logprobs is not None and self.stream:
+            raise _conflict("prompt_logprobs", "is only allowed when stream is false")
         return self
 
     @property
@@ -149,6 +140,29 @@ class SamplingFields(Strict):
     @property
     def output_limit_field(self) -> str:
         return "max_tokens"
+
+    @property
+    def num_generations(self) -> int:
+        """Answers to compute for each prompt, of which `n` are given."""
+        return self.n
+
+    @property
+    def output_logprobs(self) -> int | None:
+        """How many alternatives to show for each token of the answer; None: not even its own log probability."""
+        return None
+
+    @property
+    def engine_logprobs(self) -> int | None:
+        """What of this the engine is asked for."""
+        return self.output_logprobs
+
+    @property
+    def engine_prompt_logprobs(self) -> int | None:
+        return self.prompt_logprobs
+
+    @property
+    def wants_no_answer(self) -> bool:
+        return False
 
     @property
     def include_usage(self) -> bool:
@@ -204,11 +218,19 @@ class ChatRequest(SamplingFields):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_completion_tokens: Int64 | None = None
+    logprobs: bool = False
+    top_logprobs: Logprobs | None = None
+
+    @model_validator(mode="after")
+    def top_logprobs_need_logprobs(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise _conflict("top_logprobs", "is only allowed when logprobs is true")
+        return self
 
     @model_validator(mode="after")
     def one_limit(self) -> ChatRequest:
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise ValueError("max_tokens and max_completion_tokens are both given and differ")
+            raise _conflict("max_completion_tokens", "is given and differs from max_tokens")
         return self
 
     @property
@@ -219,12 +241,20 @@ class ChatRequest(SamplingFields):
     def output_limit_field(self) -> str:
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
+    @property
+    def output_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
 
 class CompletionRequest(SamplingFields):
     """POST /v1/completions. `prompt` is a text, a list of texts, a list of token ids, or a list of such lists. Whether
     the ids are the model's is checked with the model at hand."""
 
     prompt: Any
+    add_special_tokens: bool = True
+    echo: bool = False
+    best_of: Choices | None = None
+    logprobs: Logprobs | None = None
 
     @field_validator("prompt")
     @classmethod
@@ -246,6 +276,39 @@ class CompletionRequest(SamplingFields):
             )
         return prompt
 
+    @model_validator(mode="after")
+    def best_of_is_a_choice(self) -> CompletionRequest:
+        if self.best_of is not None and self.best_of < self.n:
+            raise _conflict("best_of", f"is {self.best_of}, but must be at least n ({self.n})")
+        if self.num_generations > self.n and self.stream:
+            raise _conflict("best_of", "is only allowed when stream is false, unless it equals n")
+        if self.num_generations * len(self.prompts) > MAX_CHOICES:
+            raise _conflict("n", f"or best_of, times the number of prompts, may be at most {MAX_CHOICES}")
+        return self
+
+    @property
+    def num_generations(self) -> int:
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def output_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def engine_logprobs(self) -> int | None:
+        """To choose the best of several, each must be scored."""
+        return 0 if self.logprobs is None and self.num_generations > self.n else self.logprobs
+
+    @property
+    def engine_prompt_logprobs(self) -> int | None:
+        """An echo is shown with as many alternatives as the answer."""
+        wanted = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        return max((count for count in wanted if count is not None), default=None)
+
+    @property
+    def wants_no_answer(self) -> bool:
+        return self.echo and self.max_tokens == 0
+
     @property
     def prompts(self) -> list[str | list[Any]]:
         if isinstance(self.prompt, str) or type(self.prompt[0]) is int:
@@ -255,6 +318,11 @@ class CompletionRequest(SamplingFields):
 
 def _fault(kind: LiteralString, name: str, what: LiteralString) -> PydanticCustomError:
     return PydanticCustomError(kind, what, {"name": sendable(name)})
+
+
+def _conflict(name: str, what: str) -> PydanticCustomError:
+    """The field `name`, beside the others."""
+    return PydanticCustomError("conflict", "{what}", {"name": name, "what": what})
 
 
 def _is_one_of(value: Any, neutral: tuple[Any, ...]) -> bool:

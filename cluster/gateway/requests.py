@@ -1,32 +1,39 @@
-"""From a checked request body to a job: what the engine is asked for each prompt, and how its tokens become text."""
+"""From a checked request body to a job: what the engine is asked for each prompt and choice, and how the tokens become
+text."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from cluster.gateway.caller import Caller
 from cluster.gateway.errors import bad_request, context_length_exceeded
 from cluster.gateway.gate import Ticket
 from cluster.gateway.generation import Generation
 from cluster.gateway.protocol import SamplingFields
+from cluster.gateway.sampling import sampling_params
 from cluster.gateway.service import GatewayService, ModelService
-from cluster.gateway.text_stream import TextStream
+from cluster.gateway.text_stream import TextRules, TextStream
 from replicas.kv.prefix import chain_keys, root_key
 from replicas.messages import GenerateRequest
-from replicas.sampling.params import MAX_SEED, ParameterError, SamplingParams
+from replicas.sampling.grammar_spec import Grammar
+from replicas.text.stop_scope import StopScope
 from replicas.text.stops import StopStrings
 from replicas.text.tokenizer import TooManyTokens
 
 OPEN_ANSWER_TOKENS = 512  # reserved for an answer whose length the caller leaves open
 
+AS_MANY_AS_FIT = -1
+
 TIERS = {"priority": -1, "auto": 0, "default": 0, "flex": 1}  # the priority that each means
 
-ReadPrompt = Callable[[ModelService], list[int]]
+Body = TypeVar("Body", bound=SamplingFields)
+ReadPrompt = Callable[[ModelService, int | None], list[int]]
+"""Gives a prompt's tokens. A text that must have more tokens than the limit may raise TooManyTokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,93 +50,132 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One request that has passed every check, with a generation for each prompt. All objects of the answer begin
-    with `frame`, those of a stream with `chunk_frame`. It may use about `reserved_tokens` of its caller's."""
+class Steering:
+    """What an endpoint adds to the fields of a request: a constraint, and how it reads the answer. Where it parses
+    markers that may be special tokens it has these shown; stop strings count in the scope that it gives."""
 
+    grammar: Grammar | None = None
+    shows_special: bool = False
+    stop_scope: Callable[[], StopScope] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[Body]):
+    """One request that has passed every check. The choices of prompt i are the generations from
+    i * `body.num_generations` on. All objects of the answer begin with `frame`, those of a stream with `chunk_frame`.
+    It may use about `reserved_tokens` of its caller's."""
+
+    body: Body
+    model: ModelService
     generations: list[Generation]
     frame: dict[str, Any]
     chunk_frame: dict[str, Any]
-    stream: bool
-    include_usage: bool
     reserved_tokens: int
 
 
 async def new_job(
     gateway: GatewayService,
     endpoint: Endpoint,
-    body: SamplingFields,
+    body: Body,
     prompts: Iterable[ReadPrompt],
     caller: Caller,
     arrival: float,
-) -> Job:
+    steering: Steering = Steering(),
+) -> Job[Body]:
     """Each of `prompts` gives its tokens when called, which is done where it delays nobody. Raises ApiError."""
-    model, job_id = gateway.model(body.model), f"{endpoint.id_prefix}-{secrets.token_hex(12)}"
-    stops = StopStrings(body.stops, body.include_stop_str_in_output) if body.stops else None
-    generations, reserved_tokens = [], 0
-    for index, read in enumerate(prompts):
-        request = await gateway.off_loop(partial(_request, model, endpoint, body, caller, f"{job_id}-{index}", read))
-        text = TextStream(model.tokenizer, stops, request.sampling.min_tokens, endpoint.continues_text)
+    model, job_id = gateway.model(body.model), secrets.token_hex(12)
+    rules = _text_rules(body, endpoint, steering)
+    generations: list[Generation] = []
+    for read in prompts:
+        request = await gateway.off_loop(partial(_request, model, endpoint, body, caller, read, steering.grammar))
         num_tokens, most = len(request.token_ids), request.sampling.max_tokens
-        ticket = Ticket(caller.name, request.priority, num_tokens, most, arrival, body.service_tier == "flex")
-        generations.append(Generation(gateway, model, request, text, index, caller, ticket))
-        reserved_tokens += num_tokens + (most if body.output_limit else min(most, OPEN_ANSWER_TOKENS))
-    frame = {"id": job_id, "object": endpoint.object, "created": int(time.time()), "model": model.id}
+        leader = None
+        for choice in range(body.num_generations):
+            index = len(generations)
+            one = replace(request, request_id=f"{job_id}-{index}", sampling=replace(request.sampling, choice=choice))
+            ticket = Ticket(caller.name, one.priority, num_tokens, most, arrival, body.service_tier == "flex")
+            text = TextStream(model.tokenizer, rules)
+            generations.append(Generation(gateway, model, one, text, index, caller, ticket, leader))
+            leader = leader or generations[-1]
+    frame = {
+        "id": f"{endpoint.id_prefix}-{body.request_id or job_id}",
+        "object": endpoint.object,
+        "created": int(time.time()),
+        "model": model.id,
+    }
     if body.service_tier is not None:
         frame["service_tier"] = "default" if body.service_tier == "auto" else body.service_tier
     chunk_frame = frame | {"object": endpoint.chunk_object}
     if body.include_usage:
         chunk_frame["usage"] = None
-    return Job(generations, frame, chunk_frame, bool(body.stream), body.include_usage, reserved_tokens)
+    return Job(body, model, generations, frame, chunk_frame, sum(_reserved(body, each) for each in generations))
+
+
+def _text_rules(body: SamplingFields, endpoint: Endpoint, steering: Steering) -> TextRules:
+    return TextRules(
+        stops=StopStrings(body.stops, body.include_stop_str_in_output) if body.stops else None,
+        min_tokens=body.min_tokens or 0,
+        continues_text=endpoint.continues_text,
+        skip_special=body.skip_special_tokens and not steering.shows_special,
+        stop_scope=steering.stop_scope,
+        discards=body.wants_no_answer,
+    )
+
+
+def _reserved(body: SamplingFields, generation: Generation) -> int:
+    most = generation.request.sampling.max_tokens
+    return generation.charged_prompt + (most if body.output_limit else min(most, OPEN_ANSWER_TOKENS))
 
 
 def _request(
-    model: ModelService, endpoint: Endpoint, body: SamplingFields, caller: Caller, request_id: str, read: ReadPrompt
+    model: ModelService,
+    endpoint: Endpoint,
+    body: SamplingFields,
+    caller: Caller,
+    read: ReadPrompt,
+    grammar: Grammar | None,
 ) -> GenerateRequest:
-    """Raises ApiError."""
-    limit, asked, field = model.info.max_model_len, body.output_limit, endpoint.prompt_field
-    try:
-        token_ids = read(model)
-    except TooManyTokens as error:
-        raise context_length_exceeded(limit, f"at least {error.at_least}", asked, field) from None
-    except ValueError as error:
-        raise bad_request(f"{str(error).rstrip('.')}.", field) from None
-    if len(token_ids) >= limit or len(token_ids) + (asked or 0) > limit:
-        raise context_length_exceeded(limit, str(len(token_ids)), asked, field)
-    if asked is None:
-        asked = min(endpoint.default_max_tokens or limit, limit - len(token_ids))
+    """What is asked of the engine for each choice, but for its id. Raises ApiError."""
+    token_ids, max_tokens = _prompt_and_limit(model, endpoint, body, read)
     salt, block_size = body.cache_salt or "", model.info.block_size
     root = root_key(model.info.model_name, block_size, salt)
     return GenerateRequest(
-        request_id=request_id,
+        request_id="",
         token_ids=tuple(token_ids),
-        sampling=_sampling_params(body, asked, model.info.vocab_size),
+        sampling=sampling_params(body, model, max_tokens, grammar or _constraint(body)),
         block_keys=tuple(chain_keys(root, token_ids, block_size)),
         priority=caller.priority(TIERS[body.service_tier or "auto"] if body.priority is None else body.priority),
         cache_salt=salt,
     )
 
 
-def _sampling_params(body: SamplingFields, max_tokens: int, vocab_size: int) -> SamplingParams:
-    """The caller's wishes, with OpenAI's defaults; randomness is drawn here and nowhere below. Raises ApiError."""
-    for index, token_id in enumerate(body.stop_token_ids or ()):
-        if not 0 <= token_id < vocab_size:
-            raise bad_request(
-                f"stop_token_ids has {token_id}, but token ids lie between 0 and {vocab_size - 1}.",
-                f"stop_token_ids.{index}",
-            )
+def _prompt_and_limit(
+    model: ModelService, endpoint: Endpoint, body: SamplingFields, read: ReadPrompt
+) -> tuple[list[int], int]:
+    """The prompt's tokens, of which at most `truncate_prompt_tokens` are kept, the last ones; and the most tokens that
+    the answer may have. Raises ApiError."""
+    limit, asked, field = model.info.max_model_len, body.output_limit, endpoint.prompt_field
+    kept = body.truncate_prompt_tokens
     try:
-        return SamplingParams(
-            max_tokens=max_tokens,
-            min_tokens=body.min_tokens or 0,
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_k=0 if body.top_k in (None, -1) else body.top_k,
-            top_p=1.0 if body.top_p is None else body.top_p,
-            min_p=body.min_p or 0.0,
-            seed=secrets.randbelow(MAX_SEED) if body.seed is None else body.seed % (MAX_SEED + 1),
-            stop_token_ids=tuple(body.stop_token_ids or ()),
-            ignore_eos=body.ignore_eos,
-        )
-    except ParameterError as error:
-        field = body.output_limit_field if error.field == "max_tokens" else error.field
-        raise bad_request(f"{field} is {error.value}, but must be {error.allowed}.", field) from None
+        token_ids = read(model, limit if kept is None else None)
+    except TooManyTokens as error:
+        raise context_length_exceeded(limit, f"at least {error.at_least}", asked, field) from None
+    except ValueError as error:
+        raise bad_request(f"{str(error).rstrip('.')}.", field) from None
+    if kept is not None:
+        token_ids = token_ids[-(limit - max(1, asked or 0) if kept == AS_MANY_AS_FIT else kept) :]
+    if len(token_ids) >= limit or len(token_ids) + (asked or 0) > limit:
+        raise context_length_exceeded(limit, str(len(token_ids)), asked, field)
+    if asked is None:
+        asked = min(endpoint.default_max_tokens or limit, limit - len(token_ids))
+    return token_ids, 1 if body.wants_no_answer else asked
+
+
+def _constraint(body: SamplingFields) -> Grammar | None:
+    """Raises ApiError."""
+    for field in ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"):
+        if getattr(body, field) is not None:
+            raise bad_request(f"{field} is not supported by this server.", field, "unsupported_parameter")
+    if body.response_format not in (None, {"type": "text"}):
+        raise bad_request("response_format is not supported by this server.", "response_format")
+    return None

@@ -2,64 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from replicas.messages import FinishReason
+from replicas.messages import FinishReason, TokenLogprobs
 from replicas.text.detokenizer import Detokenizer
+from replicas.text.stop_scope import StopScope
 from replicas.text.stops import StopChecker, StopStrings
 from replicas.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How the tokens of a request's choices become text.
+
+    Stop strings are looked for in the text that follows the first `min_tokens` tokens; one that is complete earlier
+    stays in the text. With a `stop_scope` they count in a part of the text only. `continues_text`: the answer follows
+    the prompt in one text, so that a first space of it stays. `discards`: the caller wants no token at all, and the one
+    that an engine must draw is not for it.
+    """
+
+    stops: StopStrings | None = None
+    min_tokens: int = 0
+    continues_text: bool = False
+    skip_special: bool = True
+    stop_scope: Callable[[], StopScope] | None = None
+    discards: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """A token with its log probabilities (None for the first of a prompt), and the bytes that it adds to the text: None
+    if it is not shown there."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None
+    shown: bytes | None
 
 
 class TextStream:
     """The joined texts do not depend on how the tokens were split over calls of `push`.
 
-    Stop strings are looked for in the text that follows the first `min_tokens` tokens; one that is complete
-    earlier stays in the text. `num_tokens` counts what the client is charged for: every token up to the one that
-    completed a stop string. After a stop the engine may have computed more; it is dropped. `continues_text`: the
-    answer follows the prompt in one text, so that a first space of it stays.
+    `num_tokens` counts what the client is charged for: every token up to the one that completed a stop string. After
+    a stop the engine may have computed more; it is dropped.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stops: StopStrings | None, min_tokens: int, continues_text: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, rules: TextRules) -> None:
         self.num_tokens = 0
         self.finish_reason: FinishReason | None = None
-        self._detokenizer = Detokenizer(tokenizer, continues_text=continues_text)
-        self._stops = StopChecker(stops) if stops is not None else None
-        self._min_tokens = min_tokens
+        self._tokenizer = tokenizer
+        self._rules = rules
+        self._detokenizer = Detokenizer(tokenizer, rules.skip_special, rules.continues_text)
+        self._stops = StopChecker(rules.stops) if rules.stops is not None else None
+        self._scope = rules.stop_scope() if rules.stop_scope is not None and rules.stops is not None else None
+        self._scored: list[ScoredToken] = []
 
-    def push(self, token_ids: Sequence[int], reason: FinishReason | None) -> str:
+    def push(
+        self, token_ids: Sequence[int], reason: FinishReason | None, logprobs: Sequence[TokenLogprobs] = ()
+    ) -> str:
         """Text that may be sent now. `reason` is given with a request's last tokens; an engine's "stop" means that
         the very last one is a stop token, whose text is not part of the answer."""
         assert self.finish_reason is None, "the text has ended"
+        if self._rules.discards:
+            self.finish_reason = "length"
+            return ""
         visible = token_ids[:-1] if reason == "stop" else token_ids
-        text = self._push_all(visible) if self._stops is None else self._push_each(visible, self._stops)
+        if self._stops is None and not logprobs:
+            self.num_tokens += len(visible)
+            text = self._detokenizer.push(visible)
+        else:
+            text = self._push_each(visible, logprobs)
         if self.finish_reason is not None or reason is None:
             return text
-        self.num_tokens += len(token_ids) - len(visible)
+        if len(token_ids) > len(visible):
+            self.num_tokens += 1
+            self._scored += [ScoredToken(token_ids[-1], scores, None) for scores in logprobs[-1:]]
         return text + self._finish(reason)
 
-    def _push_all(self, token_ids: Sequence[int]) -> str:
-        self.num_tokens += len(token_ids)
-        return self._detokenizer.push(token_ids)
+    def take_scored(self) -> tuple[ScoredToken, ...]:
+        """Those of the tokens pushed so far that were not taken before, if they came with log probabilities."""
+        scored, self._scored = tuple(self._scored), []
+        return scored
 
-    def _push_each(self, token_ids: Sequence[int], stops: StopChecker) -> str:
+    def _push_each(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> str:
         parts = []
-        for token_id in token_ids:
+        for index, token_id in enumerate(token_ids):
+            if logprobs:
+                self._scored.append(ScoredToken(token_id, logprobs[index], self._detokenizer.shown(token_id)))
             text = self._detokenizer.push((token_id,))
             self.num_tokens += 1
-            parts.append(text if self.num_tokens < self._min_tokens else stops.push(text))
-            if stops.stopped:
-                self.finish_reason = "stop"
+            parts.append(self._check(text, self.num_tokens < self._rules.min_tokens))
+            if self.finish_reason is not None:
                 break
         return "".join(parts)
+
+    def _check(self, text: str, is_early: bool) -> str:
+        """What the stop strings let through, and the end if one is complete."""
+        if self._stops is None:
+            return text
+        exempt, text = self._scope.push(text) if self._scope is not None else ("", text)
+        if is_early:
+            return exempt + text
+        text = self._stops.push(text)
+        if self._stops.stopped:
+            self.finish_reason = "stop"
+        return exempt + text
 
     def _finish(self, reason: FinishReason) -> str:
         """Flush what was held back: an incomplete character, and the beginning of a stop string."""
         self.finish_reason = reason
-        rest = self._detokenizer.finish()
-        if self._stops is None:
+        rest = self._check(self._detokenizer.finish(), is_early=False)
+        if self._stops is None or self._stops.stopped:
             return rest
-        rest = self._stops.push(rest)
+        exempt, held = self._scope.finish() if self._scope is not None else ("", "")
+        held = self._stops.push(held)
         if self._stops.stopped:
             self.finish_reason = "stop"
-            return rest
-        return rest + self._stops.finish()
+            return rest + exempt + held
+        return rest + exempt + held + self._stops.finish()

@@ -8,10 +8,11 @@ from cluster.gateway.generation import Generation
 
 
 async def usage(generations: list[Generation]) -> dict[str, Any]:
-    """OpenAI's usage object over all choices of a finished response."""
-    prompt = sum(len(generation.request.token_ids) for generation in generations)
+    """OpenAI's usage object over all choices of a finished response. A prompt counts once, however many choices it
+    has."""
+    prompt = sum(generation.charged_prompt for generation in generations)
     output = sum(generation.text.num_tokens for generation in generations)
-    cached = [await generation.cached_tokens() for generation in generations]
+    cached = [await generation.cached_tokens() for generation in generations if generation.charged_prompt]
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,

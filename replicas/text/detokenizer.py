@@ -18,12 +18,20 @@ class Detokenizer:
     ends in plain text: the space before the first word is then the model's own.
     """
 
-    __slots__ = ("_held", "_pieces", "_strip_space")
+    __slots__ = ("_held", "_hidden", "_pieces", "_strip_space")
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, continues_text: bool = False) -> None:
         self._pieces = tokenizer.visible_bytes if skip_special else tokenizer.token_bytes
         self._strip_space = tokenizer.strip_leading_space and not continues_text
+        self._hidden = tokenizer.special_ids if skip_special else frozenset()
         self._held = b""
+
+    def shown(self, token_id: int) -> bytes | None:
+        """The bytes that a token would add to the text if it were pushed now; None for one that is not shown."""
+        if token_id in self._hidden or token_id >= len(self._pieces):
+            return None
+        piece = self._pieces[token_id]
+        return piece.removeprefix(b" ") if self._strip_space and not self._held else piece
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that is certain now. An id beyond the vocabulary (a padded row of the model) stands for nothing."""
