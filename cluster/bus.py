@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import zmq
@@ -41,14 +41,14 @@ MAX_UNSENT_MESSAGES = 100_000
 
 @dataclass(slots=True)
 class _Peer:
-    """What the engine knows of one gateway: when it last said something, where its streams are, and which of its
-    requests have come in since the last state message."""
+    """What the engine knows of one gateway: when it last said something, where its streams are, and where other
+    gateways may ask it."""
 
     heard: float
     tokens_sequence: int = 0
     state_sequence: int = 0
-    taken: list[str] = field(default_factory=list)
     wants_snapshot: bool = False
+    desk: str = ""
 
 
 class BusServer:
@@ -69,6 +69,7 @@ class BusServer:
         self._epoch = epoch
         self._peers: dict[str, _Peer] = {}
         self._changes: dict[bytes, bool] = {}
+        self._taken: list[str] = []
         self._last_heartbeat = self._last_state = 0.0
         self._rested = False
 
@@ -91,16 +92,17 @@ class BusServer:
             peer = self._peers.setdefault(gateway, _Peer(now))
             peer.heard = now
             match message:
-                case Hello():
+                case Hello(desk):
+                    peer.desk = desk
                     self._send(gateway, Welcome(self._epoch))
                 case SnapshotWanted():
                     peer.wants_snapshot = True
                 case Abort(request_ids):
                     aborted += request_ids
 
-    def took(self, gateway: str, request_id: str) -> None:
-        """A gateway's request has been queued."""
-        self._peers[gateway].taken.append(request_id)
+    def took(self, request_id: str) -> None:
+        """A request has been queued. All gateways hear of it, since any may have booked it."""
+        self._taken.append(request_id)
 
     def begin(self, ids_by_gateway: dict[str, list[str]]) -> None:
         """Tell gateways which of their requests enter the batch now. Goes out before the step is computed."""
@@ -141,11 +143,11 @@ class BusServer:
             return
         self._last_state = now
         state, changes, self._changes = load(), self._changes, {}
+        taken, self._taken = tuple(self._taken), []
         stored = tuple(key for key, is_stored in changes.items() if is_stored)
         removed = tuple(key for key, is_stored in changes.items() if not is_stored)
         for gateway, peer in self._peers.items():
             peer.state_sequence += 1
-            taken, peer.taken = tuple(peer.taken), []
             self._send(gateway, State(self._epoch, peer.state_sequence, state, stored, removed, taken))
             if peer.wants_snapshot:
                 peer.wants_snapshot = False
@@ -160,8 +162,9 @@ class BusServer:
         silent = [name for name, peer in self._peers.items() if now - peer.heard > SILENT_PEER_SECONDS]
         for gateway in silent:
             del self._peers[gateway]
+        desks = tuple(peer.desk for peer in self._peers.values() if peer.desk)
         for gateway, peer in self._peers.items():
-            self._send(gateway, Heartbeat(self._epoch, peer.tokens_sequence, peer.state_sequence))
+            self._send(gateway, Heartbeat(self._epoch, peer.tokens_sequence, peer.state_sequence, desks))
         return silent
 
     def close(self) -> None:

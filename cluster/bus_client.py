@@ -75,17 +75,19 @@ class Line:
     state_sequence: int = 0
     unknown: bool = True
     load: LoadReport = field(default_factory=LoadReport)
+    desks: tuple[str, ...] = ()
 
 
 class BusClient:
-    """Belongs to the event loop that created it.
+    """Belongs to the event loop that created it. `desk` is where other gateways may ask this one; engines tell them.
 
     ZeroMQ's own threads probe every line, at both ends. So a process that stands still is noticed within 1.5 s and a
     dead one at once, while an engine in the midst of a long step is not taken for either.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, desk: str = "") -> None:
         self.gateway_id = uuid.uuid4().hex
+        self._desk = desk
         self.lost_messages = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._loop = asyncio.get_running_loop()
@@ -103,7 +105,7 @@ class BusClient:
         self.open(address)
         line = self._lines[address]
         line.welcomed.clear()
-        self._send(line, Hello())
+        self._send(line, Hello(self._desk))
         await asyncio.wait_for(line.welcomed.wait(), CONNECT_SECONDS)
 
     def resync(self, address: str) -> None:
@@ -136,6 +138,10 @@ class BusClient:
     def loads(self) -> dict[str, LoadReport]:
         """The last load report of each connected engine, by bus address."""
         return {line.address: line.load for line in self._lines.values()}
+
+    def desks(self) -> frozenset[str]:
+        """Of all gateways that the engines know."""
+        return frozenset(desk for line in self._lines.values() for desk in line.desks)
 
     def close(self) -> None:
         self._heart.cancel()
@@ -175,7 +181,7 @@ class BusClient:
             except zmq.Again:
                 return
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._send(line, Hello())
+                self._send(line, Hello(self._desk))
                 continue
             self._read(line)  # what arrived before the end counts
             line.unknown = True
@@ -199,7 +205,8 @@ class BusClient:
                 line.epoch, line.state_sequence, line.unknown = epoch, sequence, False
                 if line.watcher is not None:
                     line.watcher.knows(keys)
-            case Heartbeat(epoch, tokens_sequence, state_sequence):
+            case Heartbeat(epoch, tokens_sequence, state_sequence, desks):
+                line.desks = desks
                 self._count_lost(line, epoch, tokens_sequence)
                 line.tokens_sequence = tokens_sequence
                 if epoch != line.epoch or state_sequence > line.state_sequence:
@@ -253,4 +260,4 @@ class BusClient:
         while True:
             await asyncio.sleep(2 * HEARTBEAT_SECONDS)
             for line in list(self._lines.values()):
-                self._send(line, Hello())
+                self._send(line, Hello(self._desk))

@@ -1,14 +1,16 @@
 """How messages look on the wire: msgpack through msgspec, typed and tagged, never pickle.
 
-Two channels use it. The *control channel* joins a replica to its engine process: requests and questions go down,
+Three channels use it. The *control channel* joins a replica to its engine process: requests and questions go down,
 answers come up, each behind a frame with the request's id (empty for what concerns the engine as a whole). The *bus*
-joins engine processes to gateways: once a step, one message with all of a gateway's tokens.
+joins engine processes to gateways: once a step, one message with all of a gateway's tokens. At their *desks* gateways
+ask each other where to place a request.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from cluster.router.placement import Choice, Wish
 from replicas.config import EngineConfig
 from replicas.messages import (
     FinishReason,
@@ -64,8 +66,8 @@ class Tokens(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 class State(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """The state stream: how the engine is loaded, and what has changed since the last message of the stream. `stored`
-    and `removed` are the keys of KV blocks that are now in its cache and that no longer are; `taken` are this
-    gateway's requests that it has received, which `load` counts."""
+    and `removed` are the keys of KV blocks that are now in its cache and that no longer are; `taken` are the requests
+    of all gateways that it has received, which `load` counts."""
 
     epoch: str
     sequence: int
@@ -91,11 +93,13 @@ class Began(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Repeats the last sequence numbers, so that a loss is noticed on an idle line too."""
+    """Repeats the last sequence numbers, so that a loss is noticed on an idle line too, and makes gateways known to
+    each other: `desks` are the addresses of all that have one."""
 
     epoch: str
     tokens_sequence: int
     state_sequence: int
+    desks: tuple[str, ...] = ()
 
 
 FromEngine = Welcome | Tokens | State | Snapshot | Began | Heartbeat
@@ -105,7 +109,9 @@ FromEngine = Welcome | Tokens | State | Snapshot | Began | Heartbeat
 
 
 class Hello(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Opens a gateway's streams; sent again as a sign of life."""
+    """Opens a gateway's streams; sent again as a sign of life. `desk` is where other gateways may ask it."""
+
+    desk: str = ""
 
 
 class SnapshotWanted(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -119,6 +125,35 @@ class Abort(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 FromGateway = Hello | SnapshotWanted | Abort
+
+
+# Between gateways. They trust each other as much as they trust an engine.
+
+
+class Ask(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Where should this request run? Answered by an `Advice` of the same number."""
+
+    number: int
+    model: str
+    wish: Wish
+
+
+class Settled(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The first token of a request that was asked for has come, or it has ended, or it went elsewhere."""
+
+    model: str
+    request_id: str
+
+
+class Advice(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """`choice` is booked by whoever gives it. It chose among `num_replicas`; none if it knows no such model."""
+
+    number: int
+    choice: Choice | None
+    num_replicas: int
+
+
+ToDesk = Ask | Settled
 
 
 # The control channel, replica to engine and back.
@@ -237,6 +272,8 @@ Answer = Finished | Refused | Stranger
 encode = msgspec.msgpack.Encoder().encode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
 decode_from_gateway = msgspec.msgpack.Decoder(FromGateway).decode
+decode_to_desk = msgspec.msgpack.Decoder(ToDesk).decode
+decode_advice = msgspec.msgpack.Decoder(Advice).decode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
 decode_control = msgspec.msgpack.Decoder(FromEngineControl).decode
 decode_answer = msgspec.msgpack.Decoder(Answer).decode

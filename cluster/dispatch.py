@@ -100,15 +100,18 @@ class Dispatch:
     async def _choose(self) -> tuple[Member, Choice]:
         """Where the next attempt goes. A new request is refused if there is nowhere; one under way waits for a while,
         and in the end takes a replica that has failed it before and is back."""
-        wish, waited = self._wish(frozenset(self.record.avoid)), 0.0
-        while (placed := self._via.fleet.place(wish)) is None:
+        wish, waited, fleet = self._wish(frozenset(self.record.avoid)), 0.0, self._via.fleet
+        while True:
+            if (placed := fleet.place(wish)) is not None:
+                if (settled := await fleet.confer(wish, *placed)) is not None:
+                    return settled
+                continue
             if self.record.breaks == [] or waited >= RECOVERY_SECONDS:
                 raise NoReplicaError("No replica of this model is up; try again.", retry_after=5)
             if Broken.FULL in self.record.breaks and not self._feed.token_ids:
                 raise NoReplicaError("All replicas are busy and their queues are full; try again.")
-            await self._via.fleet.wait_for_arrival(WAIT_SECONDS)
+            await fleet.wait_for_arrival(WAIT_SECONDS)
             wish, waited = self._wish(frozenset()), waited + WAIT_SECONDS
-        return placed
 
     async def _try(self, member: Member, expected_ttft: float) -> Finished | Refused | Stranger | Broken:
         via, request, began = self._via, self._present, time.monotonic()

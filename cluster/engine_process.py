@@ -143,7 +143,7 @@ class EngineLoop:
             self._answer(request.request_id, Refused(str(error)))
             return
         self._gateway_of[request.request_id] = message.gateway
-        self._bus.took(message.gateway, request.request_id)
+        self._bus.took(request.request_id)
         if request.request_id in self._early_aborts:
             del self._early_aborts[request.request_id]
             self._abort((request.request_id,))

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from cluster.bus_client import BusClient
 from cluster.codec import State
+from cluster.lead import Colleagues
 from cluster.router.breaker import Breaker
 from cluster.router.placement import Choice, Placement, Wish
 
@@ -64,10 +65,13 @@ class Member:
 class Fleet:
     """Belongs to the event loop of its bus. `on_change` hears that the replicas or their loads have changed."""
 
-    def __init__(self, bus: BusClient, placement: Placement) -> None:
+    def __init__(self, model: str, bus: BusClient, placement: Placement, colleagues: Colleagues) -> None:
         self.on_change: Callable[[], None] = lambda: None
+        self._model = model
         self._bus = bus
         self._placement = placement
+        self._colleagues = colleagues
+        self._leads: dict[str, str] = {}
         self._members: dict[str, Member] = {}
         self._breaker = Breaker()
         self._arrival = asyncio.Event()
@@ -94,7 +98,7 @@ class Fleet:
         """The replica where the request should run, which books it there. None if no replica takes it. Replicas that
         have lately failed or been slow are for when there are no others."""
         now = time.monotonic()
-        shunned = frozenset(name for name in self._members if not self._breaker.allows(name, now))
+        shunned = self._shunned(now)
         choice = self._placement.place(replace(wish, avoid=wish.avoid | shunned) if shunned else wish, now)
         if choice is None and shunned:
             choice = self._placement.place(wish, now)
@@ -102,6 +106,26 @@ class Fleet:
             return None
         self._breaker.began(choice.replica, now)
         return self._members[choice.replica], choice
+
+    async def confer(self, wish: Wish, member: Member, choice: Choice) -> tuple[Member, Choice] | None:
+        """Where a request shall run that was placed here just now: the lead of the model's gateways may know better,
+        and then it is booked there. None if the replica has gone meanwhile."""
+        try:
+            advice = await self._advice(wish, member)
+        except asyncio.CancelledError:
+            self.settle(wish.request_id)
+            raise
+        if advice is not None:
+            lead, advised = advice
+            self._leads[wish.request_id] = lead
+            if self._placement.move(wish, advised):
+                member, choice = self._members[advised.replica], advised
+            else:
+                self._settle_there(wish.request_id)
+        if member.name in self._placement.loads:
+            return member, choice
+        self.settle(wish.request_id)
+        return None
 
     def succeeded(self, member: Member, seconds: float, expected: float) -> None:
         """A request's first token came after `seconds`."""
@@ -124,6 +148,7 @@ class Fleet:
     def settle(self, request_id: str) -> None:
         """The request's first token came, or it is no longer at its replica."""
         self._placement.settle(request_id)
+        self._settle_there(request_id)
         self.on_change()
 
     async def wait_for_arrival(self, seconds: float) -> None:
@@ -161,6 +186,24 @@ class Fleet:
         for guest in list(member.guests.values()):
             guest.on_lost()
         self.on_change()
+
+    async def _advice(self, wish: Wish, member: Member) -> tuple[str, Choice] | None:
+        """A probe of a replica that has failed is this gateway's own affair."""
+        now = time.monotonic()
+        if self._breaker.state(member.name, now) != "closed":
+            return None
+        shunned = self._shunned(now)
+        return await self._colleagues.ask(
+            self._model, replace(wish, avoid=wish.avoid | shunned) if shunned else wish, self.open_replicas
+        )
+
+    def _settle_there(self, request_id: str) -> None:
+        if (lead := self._leads.pop(request_id, None)) is not None:
+            self._colleagues.settle(lead, self._model, request_id)
+
+    def _shunned(self, now: float) -> frozenset[str]:
+        """Replicas that have lately failed or been slow."""
+        return frozenset(name for name in self._members if not self._breaker.allows(name, now))
 
     def _drain(self, member: Member) -> None:
         if member.draining:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from ray.serve import Application
 
+from cluster.embedding.deployment import embedder_deployment
+from cluster.embedding.messages import EmbedderSpec
 from cluster.gateway.deployment import gateway_deployment
 from cluster.gateway.service import GatewaySettings
 from cluster.ingress import Ingress
 from cluster.replica import ReplicaSpec, replica_deployment
-from deploy.config import MobulaConfig, to_engine_config
+from deploy.config import MobulaConfig, to_embedding_config, to_engine_config
 from deploy.door import door_settings
+from deploy.task import makes_vectors
 
 APPLICATION_NAME = "mobula"
 
@@ -28,8 +31,16 @@ def build_application(
     config: MobulaConfig, paths: Mapping[str, Path], ingress: Ingress, bus_host: str = ""
 ) -> Application:
     """`paths` says where each model's files lie, by model id; `bus_host` where the processes meet (see ReplicaSpec)."""
-    handles = {}
+    handles, embedders = {}, {}
     for model in config.models:
+        if makes_vectors(model, paths[model.id]):
+            section = model.embedding
+            spec = EmbedderSpec(
+                str(paths[model.id]), to_embedding_config(model), section.max_batch_size, section.batch_wait
+            )
+            embedder = embedder_deployment(deployment_name(model.id), model.replicas.min, spec)
+            embedders[model.id] = embedder.bind(spec)
+            continue
         engine = to_engine_config(model)
         deployment = replica_deployment(deployment_name(model.id), model.replicas.min, engine, model.parallel.strategy)
         handles[model.id] = deployment.bind(ReplicaSpec(str(paths[model.id]), engine, bus_host=bus_host))
@@ -37,6 +48,7 @@ def build_application(
     settings = GatewaySettings(
         share_events=gateway.share_events,
         max_body_bytes=gateway.max_body,
+        bus_host=bus_host,
         door=door_settings(config, os.environ),
     )
-    return gateway_deployment(config.gateway.replicas).bind(handles, settings, ingress)
+    return gateway_deployment(config.gateway.replicas).bind(handles, settings, ingress, embedders)

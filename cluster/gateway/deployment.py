@@ -10,13 +10,14 @@ import uvicorn
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from cluster.bus_client import BusClient
+from cluster.embedding.ports import ServeEmbeddingPort
 from cluster.gateway.app import build_app
 from cluster.gateway.farewell import QUIET_SECONDS
 from cluster.gateway.service import GatewayService, GatewaySettings
 from cluster.ingress import Ingress
 from cluster.logs import configure_logging
 from cluster.serve_port import ServePort
+from cluster.workers import node_address
 
 MAX_ONGOING_REQUESTS = 100_000
 DRAIN_SECONDS = 60.0
@@ -29,14 +30,21 @@ class Gateway:
     and behind Serve's ways in; `ingress` says which of them is open."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, models: dict[str, DeploymentHandle[object]], settings: GatewaySettings, ingress: Ingress
+        self,
+        models: dict[str, DeploymentHandle[object]],
+        settings: GatewaySettings,
+        ingress: Ingress,
+        embedders: dict[str, DeploymentHandle[object]] | None = None,
     ) -> None:
         configure_logging()
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._service = GatewayService(BusClient(), settings)
+        host = settings.bus_host or await asyncio.to_thread(node_address)
+        self._service = GatewayService(host, settings)
         for model_id, handle in models.items():
             await self._service.open_model(model_id, ServePort(handle))
+        for model_id, handle in (embedders or {}).items():
+            await self._service.open_embedder(model_id, ServeEmbeddingPort(handle))
         self._app = build_app(self._service)
         if (listener := ingress.open_socket()) is not None:
             config = uvicorn.Config(

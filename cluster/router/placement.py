@@ -120,8 +120,16 @@ class Placement:
             costs[home] -= SESSION_SECONDS
         replica = self._choose(costs)
         ttft = ttft_seconds(self._loads[replica], uncached[replica])
+        self._asked_here += wish.num_tokens
         self._book(wish, replica, uncached[replica])
         return Choice(replica, wish.num_tokens - uncached[replica], ttft)
+
+    def move(self, wish: Wish, choice: Choice) -> bool:
+        """Book a request elsewhere than it was placed, if that replica takes requests."""
+        if choice.replica not in self._loads:
+            return False
+        self._book(wish, choice.replica, wish.num_tokens - choice.cached_tokens)
+        return True
 
     def settle(self, request_id: str) -> None:
         """The request's first token came, or it ended."""
@@ -188,7 +196,6 @@ class Placement:
     def _book(self, wish: Wish, replica: str, uncached: int) -> None:
         blocks = -(-(uncached + wish.max_tokens) // self._block_size)
         self.settle(wish.request_id)
-        self._asked_here += wish.num_tokens
         self._placed[wish.request_id] = replica
         self._loads[replica].book(wish.request_id, Booking(uncached, blocks), wish.block_keys)
         if wish.session is None:

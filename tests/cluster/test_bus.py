@@ -91,6 +91,22 @@ async def test_a_watcher_knows_what_the_cache_holds_as_it_fills(engine, bus):
     assert watching.taken == ["r"]
 
 
+async def test_all_gateways_hear_what_an_engine_took_and_of_each_other(engine):
+    buses = [BusClient(desk) for desk in ("here", "there", "")]
+    watchers = [await watch(bus, engine) for bus in buses]
+    await generate(engine, buses[0], "r", list(range(10)))
+    for watching in watchers:
+        await settled(watching, watchers[0].keys)
+        assert watching.taken == ["r"]
+    for bus in buses:
+        for _ in range(100):
+            if bus.desks() == {"here", "there"}:
+                break
+            await asyncio.sleep(0.05)
+        assert bus.desks() == {"here", "there"}
+        bus.close()
+
+
 async def test_a_newcomer_learns_what_was_there_before(engine, bus):
     await watch(bus, engine)
     whole = await generate(engine, bus, "r", list(range(10)))

@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from cluster.bus_client import BusClient
 from cluster.engine_client import EngineClient
 from cluster.gateway.app import build_app
 from cluster.gateway.service import GatewayService, GatewaySettings
@@ -65,7 +64,7 @@ def local_gateway(
         starts = (EngineClient.start(str(model_path), config, "127.0.0.1", builder) for _ in range(engines))
         gateway.engines = list(await asyncio.gather(*starts))
         gateway.port = LocalPort(*gateway.engines)
-        gateway.service = GatewayService(BusClient(), settings or GatewaySettings())
+        gateway.service = GatewayService("127.0.0.1", settings or GatewaySettings())
         await gateway.service.open_model(model_id, gateway.port)
         while gateway.service.models[model_id].dispatcher.fleet.open_replicas < engines:
             await asyncio.sleep(0.01)
