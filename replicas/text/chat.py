@@ -7,16 +7,40 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2.exceptions import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from replicas.text.conversation import Message, template_messages
+from replicas.text.dialect import Dialect, find_dialect
 from replicas.text.guard import Guard
 from replicas.text.tokenizer import Tokenizer
+from replicas.text.tools.formats import TOOL_FORMATS
+from replicas.text.tools.prompted import describe_tools, spell_out_calls
 
 _ANSWER_FIELDS = ("content", "reasoning_content", "reasoning", "thinking")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """How a conversation is rendered. With `continues` its last message is not ended, so that the model goes on in it.
+    `variables` are given to the template, which is the model's own unless `template` is another."""
+
+    tools: Sequence[Mapping[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continues: bool = False
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    template: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """`is_thinking`: the prompt leaves off inside the model's reasoning."""
+
+    token_ids: list[int]
+    is_thinking: bool
 
 
 class ChatRenderer:
@@ -24,10 +48,10 @@ class ChatRenderer:
     messages or tools; BOS stands at the beginning once if the model wants it, whether or not the template writes it.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, dialect: Dialect | None = None) -> None:
+        self.dialect = dialect or find_dialect(tokenizer.chat_template, tokenizer.control_tokens)
         self._tokenizer = tokenizer
         self._guard = Guard(tokenizer.control_tokens)
-        self._knows_developer = "developer" in (tokenizer.chat_template or "")
 
     def encode(
         self,
@@ -36,18 +60,20 @@ class ChatRenderer:
         add_generation_prompt: bool = True,
         limit: int | None = None,
     ) -> list[int]:
+        """The token ids of `prompt`."""
+        return self.prompt(messages, ChatOptions(tools, add_generation_prompt), limit).token_ids
+
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], options: ChatOptions, limit: int | None = None
+    ) -> ChatPrompt:
         """Raises ValueError for messages that the template or a text model cannot take, and TooManyTokens as
         `Tokenizer.check_length` does."""
         tokenizer, guard = self._tokenizer, self._guard
-        if tokenizer.chat_template is None:
+        template = options.template or tokenizer.chat_template
+        if template is None:
             raise ValueError("this model has no chat template; send the whole prompt to /v1/completions instead")
         try:
-            rendered = self._render(
-                tokenizer.chat_template,
-                [self._guarded(message) for message in template_messages(messages)],
-                guard.mark(list(tools)) if tools else None,
-                add_generation_prompt,
-            )
+            rendered = self._render(template, messages, options)
         except RecursionError:
             raise ValueError("messages or tools are nested too deeply") from None
         tokenizer.check_length(guard.unmark(rendered), limit)
@@ -56,12 +82,33 @@ class ChatRenderer:
             for segment in tokenizer.control_tokens.split(rendered)
         ]
         ids = tokenizer.encode_segments(segments)
-        return tokenizer.with_bos(ids) if tokenizer.add_bos else ids
+        return ChatPrompt(
+            token_ids=tokenizer.with_bos(ids) if tokenizer.add_bos else ids,
+            is_thinking=self._leaves_off_thinking(rendered, messages, options.continues),
+        )
 
-    def _guarded(self, message: Message) -> Message:
+    def _render(self, template: str, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> str:
+        dialect, guard = self.dialect, self._guard
+        if options.template is not None:
+            dialect = find_dialect(options.template, self._tokenizer.control_tokens)
+        dialect.check_variables(options.variables)
+        conversation = template_messages(messages, dialect.tool_format.fit_id if dialect.tool_format else str)
+        if dialect.tool_format is not None and not dialect.knows_calls:
+            conversation = spell_out_calls(conversation, dialect.tool_format)
+        if options.tools and not dialect.knows_tools:
+            conversation = describe_tools(conversation, options.tools, dialect.tool_format or TOOL_FORMATS["json"])
+        knows_developer = "developer" in template
+        return self._fill_in(
+            template,
+            [self._guarded(message, knows_developer) for message in conversation],
+            guard.mark(list(options.tools)) if options.tools else None,
+            options,
+        )
+
+    def _guarded(self, message: Message, knows_developer: bool) -> Message:
         """The message with marks, and in the one role for instructions that every template knows."""
         guarded: Message = self._guard.mark(message)
-        if message.get("role") == "developer" and not self._knows_developer:
+        if message.get("role") == "developer" and not knows_developer:
             guarded["role"] = "system"
         if message.get("role") == "assistant":
             guarded.update(
@@ -73,16 +120,15 @@ class ChatRenderer:
             )
         return guarded
 
-    def _render(
-        self, template: str, messages: list[Message], tools: list[Any] | None, add_generation_prompt: bool
-    ) -> str:
-        variables: dict[str, Any] = {**self._tokenizer.special_tokens_map}
+    def _fill_in(self, template: str, messages: list[Message], tools: list[Any] | None, options: ChatOptions) -> str:
+        variables = {**self._tokenizer.special_tokens_map, **self._guard.mark(dict(options.variables))}
         try:
             rendered: Any = render_jinja_template(
                 conversations=[messages],
                 tools=tools,
                 chat_template=template,
-                add_generation_prompt=add_generation_prompt,
+                add_generation_prompt=options.add_generation_prompt,
+                continue_final_message=options.continues,
                 **variables,
             )
         except RecursionError:
@@ -93,3 +139,15 @@ class ChatRenderer:
                 raise ValueError(message) from error
             raise ValueError(f"the chat template cannot render these messages: {message}") from error
         return str(rendered[0][0])
+
+    def _leaves_off_thinking(self, rendered: str, messages: Sequence[Mapping[str, Any]], continues: bool) -> bool:
+        """Whether the template has opened the model's reasoning, or the message that goes on has."""
+        marks = self.dialect.think_marks
+        if marks is None:
+            return False
+        if continues:
+            content = messages[-1].get("content")
+            return marks.is_open_in(content) if isinstance(content, str) else False
+        if rendered.rstrip().endswith(marks.opening):
+            return True
+        return marks.always and not rendered.rstrip().endswith(marks.closing)

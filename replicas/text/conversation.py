@@ -1,23 +1,38 @@
 """From messages as clients send them to messages as chat templates expect them: content is one string, arguments of
-tool calls are mappings, and what is null or empty is left out."""
+tool calls are mappings, results of tools have the tool's name, and what is null or empty is left out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Message = dict[str, Any]
 
 
-def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Raises ValueError that names the field, such as messages[1].tool_calls[0].function.arguments."""
-    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+def template_messages(messages: Sequence[Mapping[str, Any]], fit_id: Callable[[str], str] = str) -> list[Message]:
+    """`fit_id` gives the ids of calls the form that the template takes. Raises ValueError that names the field, such as
+    messages[1].tool_calls[0].function.arguments."""
+    plain = [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    names: dict[str, str] = {}
+    for message in plain:
+        for call in message.get("tool_calls", ()):
+            if isinstance(call.get("id"), str):
+                names[call["id"]] = call["function"].get("name", "")
+                call["id"] = fit_id(call["id"])
+        if message.get("role") == "tool" and isinstance(answered := message.get("tool_call_id"), str):
+            if answered in names:
+                message.setdefault("name", names[answered])
+            message["tool_call_id"] = fit_id(answered)
+    return plain
 
 
 def _template_message(message: Mapping[str, Any], field: str) -> Message:
+    """Templates read reasoning under either of its two names."""
     plain = {key: value for key, value in message.items() if value is not None}
     plain["content"] = _text(plain.get("content", ""), f"{field}.content")
+    if (reasoning := plain.get("reasoning_content", plain.get("reasoning"))) is not None:
+        plain["reasoning_content"] = plain["reasoning"] = reasoning
     tool_calls = plain.pop("tool_calls", None)
     if tool_calls:
         plain["tool_calls"] = [
