@@ -23,7 +23,8 @@ REPORT_SECONDS = 0.02  # a replica reports its load after a step, at most so oft
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How big the cluster is. `lag` is how long news travel from a replica to a gateway, in seconds."""
+    """How big the cluster is. `lag` is how long news travel from a replica to a gateway, or from one gateway to
+    another, in seconds."""
 
     replicas: int
     num_blocks: int
@@ -45,7 +46,8 @@ class _Member:
 
 
 class Cluster:
-    """Runs one load once."""
+    """Runs one load once. `_gateway_of` a request is the one that places it, and `_remote` are those requests that came
+    to another."""
 
     def __init__(self, shape: Shape, new_policy: Callable[[Random], Policy], seed: int) -> None:
         self._lag = shape.lag
@@ -57,6 +59,7 @@ class Cluster:
             for name in names:
                 gateway.join(name)
         self._gateway_of: dict[str, Policy] = {}
+        self._remote: set[str] = set()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
 
@@ -75,11 +78,24 @@ class Cluster:
 
     def _arrive(self, request_id: str, arrival: Arrival, now: float) -> None:
         gateway = self._random.choice(self._gateways)
+        lead = self._gateways[0]
+        if gateway.through_lead and gateway is not lead:
+            self._remote.add(request_id)
+            self._at(now + self._lag, partial(self._place, request_id, arrival, lead))
+        else:
+            self._place(request_id, arrival, gateway, now)
+
+    def _place(self, request_id: str, arrival: Arrival, gateway: Policy, now: float) -> None:
         wish = Wish(request_id, arrival.block_keys, arrival.num_tokens, arrival.max_tokens, arrival.session)
         name = gateway.choose(wish, now)
         self._gateway_of[request_id] = gateway
         self._journal.place(request_id, name)
-        member = self._members[name]
+        if request_id in self._remote:  # the answer travels
+            self._at(now + self._lag, partial(self._submit, request_id, arrival, self._members[name]))
+        else:
+            self._submit(request_id, arrival, self._members[name], now)
+
+    def _submit(self, request_id: str, arrival: Arrival, member: _Member, now: float) -> None:
         member.taken.append(request_id)
         earlier_end = member.replica.add(_request(request_id, arrival), now)
         if earlier_end is not None:
@@ -132,9 +148,17 @@ class Cluster:
                 tell(name, event.block_keys)
         for token in output.events:
             if token.offset == 0:
-                self._gateway_of[token.request_id].started(token.request_id)
+                self._tell(token.request_id, self._gateway_of[token.request_id].started, now)
             if token.finish_reason is not None:
-                self._gateway_of.pop(token.request_id).ended(token.request_id)
+                self._tell(token.request_id, self._gateway_of.pop(token.request_id).ended, now)
+                self._remote.discard(token.request_id)
+
+    def _tell(self, request_id: str, told: Callable[[str], None], now: float) -> None:
+        """Who has placed a request hears of it through the gateway that the request came to."""
+        if request_id in self._remote:
+            self._at(now + self._lag, lambda _: told(request_id))
+        else:
+            told(request_id)
 
     def _hear_load(self, name: str, load: LoadReport, taken: list[str], now: float) -> None:
         for gateway in self._gateways:

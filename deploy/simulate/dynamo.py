@@ -25,6 +25,8 @@ class Dynamo:
     that requests there use, this one's included. Both are the router's own bookings: of the prompt until the first
     token, of the blocks until the end. Ties go to a random one of the best."""
 
+    through_lead = False
+
     def __init__(self, random: Random, block_size: int) -> None:
         self._random = random
         self._block_size = block_size

@@ -14,7 +14,9 @@ MAX_INDEX_BLOCKS = 10_000_000
 
 
 class Policy(Protocol):
-    """The views of the replicas in, a replica out."""
+    """The views of the replicas in, a replica out. Several gateways place each for itself, or all `through_lead`."""
+
+    through_lead: bool
 
     def join(self, replica: str) -> None: ...
 
@@ -34,6 +36,8 @@ class Policy(Protocol):
 
 class Blind:
     """Knows who is there and how many of its own requests run where: the base of the simple policies."""
+
+    through_lead = False
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -130,6 +134,8 @@ class PrefixAffinity(Blind):
 
 class Mobula:
     """Ours."""
+
+    through_lead = True
 
     def __init__(self, random: Random, block_size: int) -> None:
         self._placement = Placement(block_size, random)
