@@ -6,10 +6,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from replicas.config import EngineConfig
 from replicas.engine import Engine, ServedModel
+from replicas.messages import TokenLogprobs
 from replicas.plan import StepPlan, StepResults
+from replicas.sampling.params import SamplingParams
 from tests.support.checking_executor import VOCAB_SIZE, CheckingExecutor
 
 NUM_BLOCKS = 64
@@ -50,38 +53,72 @@ def dying(path: str, config: EngineConfig, on_stage: Callable[[str, float], None
     os._exit(7)
 
 
+@dataclass
+class Parrot:
+    """What a parrot knows of one sequence."""
+
+    token_ids: list[int]
+    num_prompt: int
+    num_computed: int
+    num_scored: int
+    sampling: SamplingParams
+
+
 class ParrotExecutor:
     """A 'model' that says the prompt's tokens again, from the beginning and over and over: any text can be forced
-    out of it by sending that text as the prompt."""
+    out of it by sending that text as the prompt. Its log probabilities are `parrot_logprobs`."""
 
     depth = 1
 
     def __init__(self) -> None:
-        self.mirrors: dict[int, tuple[list[int], int, int]] = {}
-        self.results: deque[list[int | None]] = deque()
+        self.mirrors: dict[int, Parrot] = {}
+        self.results: deque[StepResults] = deque()
 
     def submit(self, plan: StepPlan) -> None:
         for slot in plan.released:
             del self.mirrors[slot]
         for admission in plan.admitted:
-            self.mirrors[admission.slot] = list(admission.token_ids), admission.num_prompt, admission.num_computed
-        self.results.append([self._advance(work.slot, work.num_tokens) for work in plan.work])
+            self.mirrors[admission.slot] = Parrot(
+                list(admission.token_ids),
+                admission.num_prompt,
+                admission.num_computed,
+                admission.num_scored,
+                admission.sampling,
+            )
+        results = StepResults([], logprobs := {}, prompt_logprobs := {})
+        for row, work in enumerate(plan.work):
+            parrot = self.mirrors[work.slot]
+            prompt_logprobs[row] = self._score(parrot, work.num_tokens)
+            results.token_ids.append(token_id := self._advance(parrot, work.num_tokens))
+            if token_id is not None and parrot.sampling.logprobs is not None:
+                logprobs[row] = parrot_logprobs(token_id, parrot.sampling.logprobs)
+        self.results.append(results)
 
     def collect(self) -> StepResults:
         time.sleep(0.001)
-        return StepResults(self.results.popleft())
+        return self.results.popleft()
 
     def close(self) -> None:
         self.mirrors.clear()
 
-    def _advance(self, slot: int, num_tokens: int) -> int | None:
-        token_ids, num_prompt, num_computed = self.mirrors[slot]
-        num_computed += num_tokens
-        self.mirrors[slot] = token_ids, num_prompt, num_computed
-        if num_computed < len(token_ids):
+    def _score(self, parrot: Parrot, num_tokens: int) -> list[TokenLogprobs]:
+        first = max(parrot.num_computed + 1, parrot.num_scored)
+        token_ids = parrot.token_ids[first : min(parrot.num_computed + num_tokens + 1, parrot.num_prompt)]
+        return [parrot_logprobs(token_id, parrot.sampling.prompt_logprobs or 0) for token_id in token_ids]
+
+    def _advance(self, parrot: Parrot, num_tokens: int) -> int | None:
+        parrot.num_computed += num_tokens
+        token_ids, num_prompt = parrot.token_ids, parrot.num_prompt
+        if parrot.num_computed < len(token_ids):
             return None
         token_ids.append(token_ids[(len(token_ids) - num_prompt) % num_prompt])
         return token_ids[-1]
+
+
+def parrot_logprobs(token_id: int, top: int) -> TokenLogprobs:
+    """The likeliest is always the token itself."""
+    logprob = -(1 + token_id % 8) / 8
+    return TokenLogprobs(logprob, tuple((token_id + place, logprob - place) for place in range(top)))
 
 
 class FragileParrotExecutor(ParrotExecutor):

@@ -16,6 +16,7 @@ from transformers.generation import (
     TopPLogitsWarper,
 )
 
+from replicas.sampling.grammar_spec import Grammar
 from replicas.sampling.noise import gumbel_noise, mix
 from replicas.sampling.params import ParameterError, SamplingParams
 from replicas.sampling.rows import SampleRow
@@ -180,12 +181,44 @@ class TestNoise:
         ("seed", 2**63),
         ("max_tokens", 0),
         ("min_tokens", 17),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("frequency_penalty", float("nan")),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", float("inf")),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("prompt_logprobs", 21),
+        ("choice", -1),
     ],
 )
 def test_wrong_parameters_are_refused_by_name(field, value):
     with pytest.raises(ParameterError, match=field) as refusal:
         SamplingParams(**{field: value})
     assert (refusal.value.field, refusal.value.value) == (field, pytest.approx(value, nan_ok=True))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("logit_bias", ((-1, 5.0),), -1),
+        ("logit_bias", ((2**40, 5.0),), 2**40),
+        ("logit_bias", ((5, 100.5),), 100.5),
+        ("logit_bias", ((5, float("nan")),), float("nan")),
+        ("allowed_token_ids", (3, -7), -7),
+        ("bad_words", ((3,), ()), ()),
+        ("bad_words", ((3, -1),), -1),
+    ],
+)
+def test_wrong_tokens_are_refused_by_what_is_wrong(field, value, named):
+    with pytest.raises(ParameterError, match=field) as refusal:
+        SamplingParams(**{field: value})
+    assert refusal.value.value == pytest.approx(named, nan_ok=True)
+
+
+def test_a_grammar_says_itself_what_is_allowed():
+    with pytest.raises(ParameterError, match="allowed_token_ids"):
+        SamplingParams(allowed_token_ids=(1,), grammar=Grammar("json_object", ""))
 
 
 @pytest.mark.parametrize("vocab_size", [7, 256, 1024, 1000])
