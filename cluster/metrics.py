@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from replicas.messages import LoadReport
 
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30, 60)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 DURATIONS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
 
 UNKNOWN_MODEL = "unknown"  # where a request names no model that is served, or did not come to name one
@@ -67,6 +68,14 @@ class GatewayMetrics:
         self.limit_store_faults = Counter(
             "mobula_limit_store_faults", "Times that Redis did not answer about a limit", registry=self._registry
         )
+        self.embedding_batches = histogram(
+            "embedding_batch_size", "Of each text, how many were in its batch", BATCH_SIZES
+        )
+        self.embedding_waits = histogram(
+            "embedding_wait_seconds", "Of each text, from its arrival at a replica to the start of its batch", LATENCIES
+        )
+        self.embedding_max_batch = gauge("embedding_max_batch_size", "Texts that a batch has at most")
+        self.embedding_window = gauge("embedding_batch_wait_seconds", "How long a batch waits to become full")
         self.failovers = counter("failovers", "Attempts that ended without an answer, by reason", "reason")
         self.replicas_open = Gauge(
             "mobula_replicas_open", "Replicas that take requests", ["model"], registry=self._registry

@@ -21,6 +21,7 @@ from deploy.tune.command import tune
 
 if TYPE_CHECKING:
     from deploy.config import MobulaConfig
+    from deploy.preflight import CheckedModel
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 bench = typer.Typer(no_args_is_help=True, help="Measure what a part costs on this machine.")
@@ -147,8 +148,7 @@ def check(
     if quiet:
         return
     for model in found:
-        shape = f"opens, {model.config.architecture}, {model.config.num_layers} layers" if model.config else None
-        print(f"{model.id}: {shape or f'{model.source} is not on this machine yet; serve will fetch it'}")
+        print(f"{model.id}: {_describe(model)}")
     print(f"{file} is valid")
 
 
@@ -259,6 +259,14 @@ def _read_target(target: str | None, host: str | None, port: int | None) -> Mobu
     config = load_config(Path(target)) if target and is_file else config_for_model(target or DEFAULT_MODEL)
     changes = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
     return config.model_copy(update={"gateway": config.gateway.model_copy(update=changes)})
+
+
+def _describe(model: CheckedModel) -> str:
+    if model.config is not None:
+        return f"opens, {model.config.architecture}, {model.config.num_layers} layers"
+    if model.vectors is not None:
+        return f"opens, vectors of {model.vectors.size}, texts of {model.vectors.max_model_len} tokens at most"
+    return f"{model.source} is not on this machine yet; serve will fetch it"
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

@@ -29,9 +29,11 @@ from deploy.errors import UserError
 from deploy.units import parse_bytes, parse_duration
 from deploy.yaml_file import ConfigError, Problem, YamlFile, format_path, read_yaml
 from replicas.config import Dtype, EngineConfig, Kernels, Quantization
+from replicas.embedding.config import EmbeddingConfig
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
+Delay = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, le=1)]
 
 _DEFAULTS = EngineConfig()
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -129,6 +131,20 @@ class SloSection(Section):
     """Time between tokens that 99 of 100 stay under, such as 50ms."""
 
 
+class EmbeddingSection(Section):
+    """How a model makes vectors, and which texts are computed together."""
+
+    pooling: Literal["auto", "mean", "cls", "last"] = "auto"
+    """What becomes of a text's tokens: their mean, or the first or the last of them; `auto` takes what the model's
+    files say, and else the mean for encoders and the last token for decoders."""
+    dimensions: list[int] = []
+    """Lengths to which the vectors may be cut, for a model that was trained for that; left out, what its files say."""
+    max_batch_size: int = Field(default=32, ge=1, le=4096)
+    """Texts that are computed together at most."""
+    batch_wait: Delay = 0.005
+    """How long a batch waits to become full, such as 5ms; 0ms does not wait."""
+
+
 class ModelSection(Section):
     """One model that is served."""
 
@@ -136,6 +152,9 @@ class ModelSection(Section):
     """The name that clients use."""
     source: str = Field(min_length=1)
     """A catalogue name, a folder, a .gguf file, or a hub id; relative paths start at the configuration file."""
+    task: Literal["auto", "generate", "embed"] = "auto"
+    """Whether it makes text or vectors; `auto` makes vectors with encoders, which can do nothing else."""
+    embedding: EmbeddingSection = EmbeddingSection()
     parallel: ParallelSection = ParallelSection()
     replicas: ReplicasSection = ReplicasSection()
     engine: EngineSection = EngineSection()
@@ -293,6 +312,13 @@ def to_engine_config(model: ModelSection) -> EngineConfig:
         tensor_parallel=model.parallel.tensor,
         pipeline_parallel=model.parallel.pipeline,
     )
+
+
+def to_embedding_config(model: ModelSection) -> EmbeddingConfig:
+    """What an embedding model's replicas are started with."""
+    section = model.embedding
+    pooling = None if section.pooling == "auto" else section.pooling
+    return EmbeddingConfig(to_engine_config(model), pooling, tuple(section.dimensions))
 
 
 def _repeated_ids(file: YamlFile) -> list[Problem]:

@@ -9,22 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deploy.catalog import CatalogEntry, HubModel, identify, resolve
-from deploy.config import MobulaConfig, ModelSection, to_engine_config
+from deploy.config import MobulaConfig, ModelSection, to_embedding_config, to_engine_config
 from deploy.errors import UserError
 from deploy.progress import download_bar
+from deploy.task import makes_vectors
 
 if TYPE_CHECKING:
     from replicas.config import ModelConfig
+    from replicas.embedding.model import VectorShape
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedModel:
-    """What a look at a model's files found; `path` and `config` are None if it is not on this machine yet."""
+    """What a look at a model's files found; `path` is None if it is not on this machine yet, and so are `config` and
+    `vectors`, of which a model has one."""
 
     id: str
     source: str
     path: Path | None = None
     config: ModelConfig | None = None
+    vectors: VectorShape | None = None
 
 
 def check_models(config: MobulaConfig) -> list[CheckedModel]:
@@ -78,9 +82,20 @@ def _open(model: ModelSection, path: Path) -> CheckedModel:
 
     engine = to_engine_config(model)
     try:
+        if makes_vectors(model, path):
+            return _open_embedder(model, path)
         checkpoint = open_checkpoint(path)
         Tokenizer.open(path)
         plan_capacity(checkpoint, engine, resolve_precision(engine, checkpoint))
     except (ValueError, OSError) as error:
         raise UserError(f"the model {model.id} cannot be served: {error}") from error
     return CheckedModel(model.id, model.source, path, checkpoint.config)
+
+
+def _open_embedder(model: ModelSection, path: Path) -> CheckedModel:
+    """Raises ValueError for one that cannot be served."""
+    from replicas.embedding.open import plan_vectors
+    from replicas.text.text_tokenizer import open_text_tokenizer
+
+    open_text_tokenizer(path)
+    return CheckedModel(model.id, model.source, path, vectors=plan_vectors(path, to_embedding_config(model)))

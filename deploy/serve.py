@@ -62,8 +62,7 @@ def serve(config: MobulaConfig, paths: dict[str, Path], clock: StageClock, json_
     try:
         _start(config, paths, ingress, clock)
         url = f"http://{reachable(gateway.host)}:{gateway.port}"
-        _tell_engines(url, clock)
-        _tell_ready(url, config.models[0].id, clock, json_file)
+        _tell_ready(url, _example(_tell_engines(url, clock)), clock, json_file)
         ready = True
         threading.Event().wait()
     except KeyboardInterrupt:
@@ -129,16 +128,26 @@ def _cause(application: str) -> str:
     return lines[-1].strip() if lines else " ".join(messages)
 
 
-def _tell_engines(url: str, clock: StageClock) -> None:
-    """Where each model's start went, as the gateway heard it from an engine."""
+def _tell_engines(url: str, clock: StageClock) -> dict[str, Any]:
+    """Where each model's start went, as the gateway heard it from a replica. Returns all that it says."""
     import httpx
 
-    for model in httpx.get(f"{url}/ready", timeout=30).raise_for_status().json()["models"]:
+    ready: dict[str, Any] = httpx.get(f"{url}/ready", timeout=30).raise_for_status().json()
+    for model in [*ready["models"], *ready["embedding_models"]]:
         for name, seconds in model["start_seconds"].items():
             clock.tell(f"{model['id']}: {name}", seconds, indent=1)
-        for rank in () if clock.quiet else model["ranks"]:
+        for rank in () if clock.quiet else model.get("ranks", ()):
             where = f"{rank['address']}, {rank['device']} over {rank['backend']}, torch {rank['torch_version']}"
             print(f"    {model['id']}: rank {rank['rank']} at {where}, {rank['free_memory'] / 2**30:.1f} GiB free")
+    return ready
+
+
+def _example(ready: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The path and the body of a request that can be tried."""
+    if not ready["models"]:
+        return "embeddings", {"model": ready["embedding_models"][0]["id"], "input": "Hello!"}
+    messages = [{"role": "user", "content": "Hello!"}]
+    return "chat/completions", {"model": ready["models"][0]["id"], "stream": True, "messages": messages}
 
 
 def start_ray(num_cpus: int) -> None:
@@ -155,13 +164,13 @@ def start_ray(num_cpus: int) -> None:
     )
 
 
-def _tell_ready(url: str, model_id: str, clock: StageClock, json_file: Path | None) -> None:
+def _tell_ready(url: str, example: tuple[str, dict[str, Any]], clock: StageClock, json_file: Path | None) -> None:
     if json_file is not None:
         stages = [{"name": name, "seconds": seconds} for name, seconds in clock.stages]
         json_file.write_text(json.dumps({"url": f"{url}/v1", "seconds": clock.total, "stages": stages}, indent=2))
     if clock.quiet:
         return
-    body = json.dumps({"model": model_id, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]})
+    path, body = example[0], json.dumps(example[1])
     print(f"\nReady after {clock.total:.1f} s at {url}/v1\n")
-    print(f"  curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{body}'\n")
+    print(f"  curl -N {url}/v1/{path} -H 'Content-Type: application/json' \\\n    -d '{body}'\n")
     print("Press Ctrl-C to stop.", flush=True)

@@ -10,7 +10,7 @@ import uvicorn
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from cluster.embedding.ports import ServeEmbeddingPort
+from cluster.embedding.serve_port import ServeEmbeddingPort
 from cluster.gateway.app import build_app
 from cluster.gateway.farewell import QUIET_SECONDS
 from cluster.gateway.service import GatewayService, GatewaySettings

@@ -15,7 +15,7 @@ from cluster.bus_client import BusClient
 from cluster.codec import EngineInfo
 from cluster.desk import Desk
 from cluster.dispatch import Dispatcher
-from cluster.embedding.ports import EmbeddingPort
+from cluster.embedding.port import EmbeddingPort
 from cluster.failover import Broken
 from cluster.fleet import Fleet
 from cluster.gateway.embedder import EmbedderService

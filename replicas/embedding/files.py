@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replicas.embedding.pooling import Pooling
+from replicas.embedding.config import Pooling
 from replicas.loading.errors import CheckpointError
 from replicas.loading.hf_config import read_json
 

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import torch
 
-from replicas.embedding.pooling import Pooling, pool
+from replicas.embedding.config import Pooling
+from replicas.embedding.pooling import pool
 
 TokenIds = Sequence[int]
 
@@ -29,8 +30,9 @@ class VectorShape:
 
     pooling: Pooling
     size: int
-    max_tokens: int
+    max_model_len: int
     vocab_size: int
+    dtype: str
     dimensions: tuple[int, ...] = ()
     any_dimension: bool = False
 

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from parallel.mesh import Mesh
 from replicas.build import plan_capacity
-from replicas.config import EngineConfig
+from replicas.config import Dtype, EngineConfig
+from replicas.embedding.config import EmbeddingConfig, Pooling
 from replicas.embedding.encoders import BertEncoder, DecoderEncoder
 from replicas.embedding.files import read_vector_files
 from replicas.embedding.model import MOST_SEQUENCES, EmbeddingModel, Encoder, VectorShape
-from replicas.embedding.pooling import Pooling
 from replicas.loading.checkpoint import load_model, open_checkpoint
 from replicas.loading.encoder import check_bert, is_encoder, load_bert, read_bert_config, stored_dtype
 from replicas.loading.precision import resolve_precision
 from replicas.startup import OnStage, stage, unheard
 
 _WARM_UP_TOKENS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingConfig:
-    """How one replica makes vectors. Of `engine` it takes dtype, quantization, kernels, device, threads,
-    max_batched_tokens, max_model_len, block_size and, for decoders, kv_cache_memory. What is left open, the model's
-    files say; if they do not, encoders take the mean and decoders the last token. `dimensions` are the lengths to which
-    a model's vectors may be cut, if it was trained for that."""
-
-    engine: EngineConfig
-    pooling: Pooling | None = None
-    dimensions: tuple[int, ...] = ()
 
 
 def plan_vectors(path: Path, config: EmbeddingConfig) -> VectorShape:
@@ -45,13 +33,15 @@ def plan_vectors(path: Path, config: EmbeddingConfig) -> VectorShape:
         check_bert(path)
         bert = read_bert_config(path)
         pooling, size, longest, vocab_size = "mean", bert.hidden_size, bert.max_positions, bert.vocab_size
+        dtype: str = _bert_dtype(path, engine)
         if engine.quantization in ("int4", "int8"):
             raise ValueError(f"quantization {engine.quantization} is for decoders; this model is an encoder")
     else:
         checkpoint = open_checkpoint(path)
-        served = plan_capacity(checkpoint, engine, resolve_precision(engine, checkpoint))
+        precision = resolve_precision(engine, checkpoint)
+        served = plan_capacity(checkpoint, engine, precision)
         pooling, size, longest = "last", checkpoint.config.hidden_size, served.max_model_len
-        vocab_size = served.vocab_size
+        vocab_size, dtype = served.vocab_size, precision.name
     for dimension in config.dimensions:
         if not 0 < dimension <= size:
             raise ValueError(f"embedding.dimensions has {dimension}, but the model's vectors have {size} elements")
@@ -60,8 +50,9 @@ def plan_vectors(path: Path, config: EmbeddingConfig) -> VectorShape:
     return VectorShape(
         pooling=config.pooling or files.pooling or pooling,
         size=size,
-        max_tokens=engine.max_model_len or min(longest, files.max_tokens or longest),
+        max_model_len=engine.max_model_len or min(longest, files.max_tokens or longest),
         vocab_size=vocab_size,
+        dtype=dtype,
         dimensions=config.dimensions or files.dimensions,
         any_dimension=files.any_dimension and not config.dimensions,
     )
@@ -75,22 +66,26 @@ def open_embedding_model(path: Path, config: EmbeddingConfig, on_stage: OnStage 
         encoder = _bert(path, config.engine) if is_encoder(path) else _decoder(path, config.engine, shape)
     model = EmbeddingModel(encoder, shape, config.engine.max_batched_tokens)
     with stage("warm up", on_stage):
-        model.embed([[0] * min(_WARM_UP_TOKENS, shape.max_tokens)])
+        model.embed([[0] * min(_WARM_UP_TOKENS, shape.max_model_len)])
     return model
 
 
-def _bert(path: Path, config: EngineConfig) -> Encoder:
+def _bert_dtype(path: Path, config: EngineConfig) -> Dtype:
     """`auto` computes in what the files hold, but on CPUs in float32."""
+    if config.dtype != "auto":
+        return config.dtype
+    return "float32" if config.device == "cpu" else stored_dtype(path)
+
+
+def _bert(path: Path, config: EngineConfig) -> Encoder:
     device = torch.device(config.device)
-    stored = "float32" if device.type == "cpu" else stored_dtype(path)
-    dtype = getattr(torch, stored if config.dtype == "auto" else config.dtype)
-    return BertEncoder(load_bert(path, dtype, device), device)
+    return BertEncoder(load_bert(path, getattr(torch, _bert_dtype(path, config)), device), device)
 
 
 def _decoder(path: Path, config: EngineConfig, shape: VectorShape) -> Encoder:
     checkpoint, mesh, device = open_checkpoint(path), Mesh(), torch.device(config.device)
     precision = resolve_precision(replace(config, record_decodes=False), checkpoint)
     model = load_model(checkpoint, mesh, precision.dtype, device, precision.compute(checkpoint.config, mesh))
-    num_tokens = max(shape.max_tokens, config.max_batched_tokens)
+    num_tokens = max(shape.max_model_len, config.max_batched_tokens)
     num_blocks = -(-num_tokens // config.block_size) + MOST_SEQUENCES  # each sequence leaves a part of a block free
     return DecoderEncoder(model, num_blocks, config.block_size, precision.dtype, device)

@@ -6,13 +6,11 @@ Shape suffixes: T tokens of all sequences, S sequences, H hidden.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
-Pooling = Literal["mean", "cls", "last"]
-POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
+from replicas.embedding.config import Pooling
 
 
 def pool(hidden_TH: torch.Tensor, lengths: Sequence[int], pooling: Pooling) -> torch.Tensor:

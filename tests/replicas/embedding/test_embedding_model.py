@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, BertConfig, BertModel
 
 from replicas.config import EngineConfig
-from replicas.embedding.open import EmbeddingConfig, open_embedding_model, plan_vectors
+from replicas.embedding.config import EmbeddingConfig
+from replicas.embedding.open import open_embedding_model, plan_vectors
 from replicas.embedding.pooling import pool
 from replicas.loading.errors import CheckpointError
 from replicas.text.text_tokenizer import open_text_tokenizer
@@ -93,7 +94,7 @@ class TestMiniLM:
 
     def test_is_what_its_files_say(self, minilm_path):
         shape = plan_vectors(minilm_path, EmbeddingConfig(EngineConfig()))
-        assert (shape.pooling, shape.size, shape.max_tokens, shape.dimensions) == ("mean", 384, 256, ())
+        assert (shape.pooling, shape.size, shape.max_model_len, shape.dimensions) == ("mean", 384, 256, ())
 
     def test_like_texts_are_near(self, minilm_path):
         tokenizer = open_text_tokenizer(minilm_path)
