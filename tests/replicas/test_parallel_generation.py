@@ -3,7 +3,9 @@ do. The ranks are real processes over Gloo; each layout starts them once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,11 @@ from transformers import PreTrainedConfig
 from parallel.mesh import Mesh
 from replicas.build import build_engine
 from replicas.config import EngineConfig
+from replicas.engine import Engine
 from replicas.loading.checkpoint import load_model, open_checkpoint
+from replicas.messages import GenerateRequest, RequestSummary, TokenLogprobs
 from replicas.models.layout import tensor_sizes
+from replicas.sampling.params import SamplingParams
 from tests.support.checkpoints import TINY_CONFIGS, VOCAB_SIZE, write_tiny
 from tests.support.generation import generate, tokens
 from tests.support.paged import chunked_logits
@@ -32,6 +37,15 @@ def deeper(config: PreTrainedConfig, num_layers: int) -> PreTrainedConfig:
 MODELS = {name: deeper(config, 3) for name, config in TINY_CONFIGS.items()}
 MODELS["five-layers"] = deeper(TINY_CONFIGS["llama-gqa"], 5)
 SEEDED = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "seed": 5}
+FEATURES: list[dict[str, Any]] = [
+    {},
+    {"logprobs": 2, "prompt_logprobs": 1},
+    {"logprobs": 0, "repetition_penalty": 1.5, "frequency_penalty": 0.5},
+    {"min_tokens": NUM_TOKENS, "stop_token_ids": tuple(range(90)), "ignore_eos": False},
+    {"temperature": 1.0, "seed": 9, "choice": 2, "presence_penalty": 1.5, "prompt_logprobs": 0},
+    {"allowed_token_ids": tuple(range(0, VOCAB_SIZE, 3)), "bad_words": ((3,), (6, 9)), "logprobs": 20},
+    {"logit_bias": tuple((token_id, 2.5) for token_id in range(0, VOCAB_SIZE, 2)), "logprobs": 1},
+]
 
 
 def prompts() -> list[list[int]]:
@@ -109,3 +123,42 @@ def test_a_preempted_request_answers_as_an_undisturbed_one(ranks, folders, alone
         assert tokens(generate(engine, prompts(), max_tokens=NUM_TOKENS, **sampling)) == expected
     assert engine.load().preemptions_total > 0
     engine.close()
+
+
+def generate_features(engine: Engine) -> dict[int, RequestSummary]:
+    """Every prompt with another feature, all in one batch."""
+    for index, (prompt, feature) in enumerate(zip(prompts(), FEATURES, strict=True)):
+        values = {"temperature": 0.0, "ignore_eos": True, "max_tokens": NUM_TOKENS, **feature}
+        engine.add(GenerateRequest(str(index), tuple(prompt), SamplingParams(**values)))
+    finished = {}
+    while engine.has_work:
+        finished |= {int(summary.request_id): summary for summary in engine.step().finished}
+    engine.check_integrity()
+    return finished
+
+
+@pytest.mark.parametrize("disturbance", [{}, {"max_batched_tokens": 12}, {"kv_cache_memory": 24}], ids=str)
+def test_features_and_log_probabilities_are_those_of_one_rank(ranks, folders, disturbance):
+    expected = generate_features(build_engine(str(folders["five-layers"]), config()))
+    engine = ranks.engine(folders["five-layers"], config())
+    if blocks := disturbance.get("kv_cache_memory"):
+        disturbance = {"kv_cache_memory": blocks * (config().kv_cache_memory // engine.model.num_blocks)}
+    engine.close()
+    engine = ranks.engine(folders["five-layers"], config(**disturbance))
+    found = generate_features(engine)
+    engine.close()
+    for index, summary in expected.items():
+        assert found[index].token_ids == summary.token_ids
+        for name in ("logprobs", "prompt_logprobs"):
+            ours, theirs = getattr(found[index], name), getattr(summary, name)
+            assert [entry and len(entry.top) for entry in ours] == [entry and len(entry.top) for entry in theirs]
+            assert flat(ours) == pytest.approx(flat(theirs), abs=1e-4)
+
+
+def flat(entries: Sequence[TokenLogprobs | None]) -> list[float]:
+    return [
+        number
+        for entry in entries
+        if entry is not None
+        for number in (entry.logprob, *(value for _, value in entry.top))
+    ]
