@@ -78,8 +78,5 @@ def _biases(biases: Mapping[str, float], vocab_size: int) -> tuple[tuple[int, fl
 def _bad_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """Each word as it is tokenized at the beginning of a text and behind a space."""
     spellings = (spelling for word in words for spelling in (word, f" {word}"))
-    try:
-        sequences = [tokenizer.encode(spelling, add_bos=False, parse_special=True) for spelling in spellings]
-    except ValueError as error:
-        raise bad_request(f"bad_words: {error}.", "bad_words") from None
+    sequences = [tokenizer.encode(spelling, add_bos=False, parse_special=True) for spelling in spellings]
     return tuple(dict.fromkeys(tuple(sequence) for sequence in sequences if sequence))
