@@ -15,7 +15,8 @@ from cluster.codec import Answer, Finished, Refused, Stranger, Submit, TokenRow,
 from cluster.engine_client import EngineClient, EngineDiedError, EngineStartError
 from cluster.token_feed import TokenFeed
 from replicas.config import EngineConfig
-from replicas.messages import GenerateRequest
+from replicas.messages import GenerateRequest, RequestSummary, TokenLogprobs
+from tests.support.builders import parrot_logprobs
 from tests.support.checking_executor import continuation
 from tests.support.engines import request
 
@@ -66,6 +67,24 @@ async def test_tokens_come_over_the_bus_and_the_summary_repeats_them(engine, bus
     assert isinstance(answer, Finished)
     assert list(answer.summary.token_ids) == continuation([1, 2, 3], 10)
     assert bus.lost_messages == 0
+
+
+@pytest.mark.parametrize("is_bus_deaf", [False, True])
+async def test_log_probabilities_come_over_the_bus_and_the_summary_repeats_them(bus, is_bus_deaf):
+    engine = await EngineClient.start("a model", CONFIG, "127.0.0.1", "tests.support.builders:parrot")
+    await bus.connect(engine.info.bus_address)
+    feed, prompt = TokenFeed(), list(range(100, 130))
+    if not is_bus_deaf:
+        bus.subscribe("r", feed)
+    answer = await generate(engine, bus.gateway_id, request("r", prompt, 40, logprobs=2, prompt_logprobs=1))
+    assert bool(feed.logprobs) != is_bus_deaf
+    feed.end(answer.summary)
+    token_ids, logprobs, reason = await feed.next()
+    assert (token_ids, reason) == ([*prompt, *prompt[:10]], "length")
+    assert logprobs == [parrot_logprobs(token_id, 2) for token_id in token_ids]
+    assert feed.prompt_logprobs == (None, *(parrot_logprobs(token_id, 1) for token_id in prompt[1:]))
+    assert answer.summary.logprobs == tuple(logprobs)
+    await engine.close()
 
 
 async def test_a_gateway_that_never_said_hello_is_told_where_to(engine, bus):
@@ -196,6 +215,29 @@ class TestTokenFeed:
         feed.push(TokenRow("r~1", 0, 3, (6,)))
         assert first == [3]
         assert await feed.next() == ([9, 8, 7, 6], [], None)
+
+    async def test_log_probabilities_are_joined_as_their_tokens_are(self):
+        """Over two attempts, of which the second's messages are lost from some token on."""
+        entries = [TokenLogprobs(-float(index), ((index, -0.5),)) for index in range(5)]
+        prompt = (None, TokenLogprobs(-float("inf")))
+        feed = TokenFeed()
+        feed.push(TokenRow("r", 0, 0, (10, 11), None, tuple(entries[:2]), prompt))
+        assert await feed.next() == ([10, 11], entries[:2], None)
+        assert feed.prompt_logprobs == prompt
+        feed.begin_attempt(lambda: None)
+        feed.push(TokenRow("r~1", 0, 2, (12,), None, (entries[2],)))
+        feed.push(TokenRow("r~1", 0, 4, (14,), "length", (entries[4],)))
+        feed.end(RequestSummary("r~1", (10, 11, 12, 13, 14), "length", 2, 0, 0.0, logprobs=tuple(entries[2:])))
+        assert await feed.next() == ([12, 13, 14], entries[2:], "length")
+        assert feed.prompt_logprobs == prompt
+
+    async def test_a_summary_alone_has_everything(self):
+        entries, prompt = (TokenLogprobs(-1.0), TokenLogprobs(-2.0)), (None, TokenLogprobs(-3.0, ((4, -0.1),)))
+        feed = TokenFeed()
+        feed.begin_attempt(lambda: None)
+        feed.end(RequestSummary("r", (7, 8), "stop", 2, 0, 0.0, logprobs=entries, prompt_logprobs=prompt))
+        assert await feed.next() == ([7, 8], list(entries), "stop")
+        assert feed.prompt_logprobs == prompt
 
     async def test_what_arrived_before_a_failure_is_read_first(self):
         feed = TokenFeed()
