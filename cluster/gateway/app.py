@@ -17,6 +17,7 @@ from cluster.gateway.auth import KeyRing
 from cluster.gateway.body import check_object, read_object
 from cluster.gateway.caller import Caller
 from cluster.gateway.chat import answer_chat, prepare_chat
+from cluster.gateway.chat_protocol import ChatRequest
 from cluster.gateway.completions import answer_completion, prepare_completion
 from cluster.gateway.disconnect import CancelOnDisconnect
 from cluster.gateway.embedder import EmbedderService
@@ -26,7 +27,7 @@ from cluster.gateway.errors import ApiError, error_object
 from cluster.gateway.farewell import FarewellMiddleware
 from cluster.gateway.guard import PROBES, Guard
 from cluster.gateway.limits import RATE_HEADERS
-from cluster.gateway.protocol import ChatRequest, CompletionRequest, SamplingFields
+from cluster.gateway.protocol import CompletionRequest, SamplingFields
 from cluster.gateway.requests import Job
 from cluster.gateway.service import GatewayService, ModelService
 from cluster.metrics import UNKNOWN_MODEL

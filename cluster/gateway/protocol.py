@@ -23,7 +23,6 @@ MAX_CHOICES = 128  # of all prompts together
 MAX_BIASES = 1024
 MAX_BAD_WORDS = 128
 MAX_LOGPROBS = 20
-MAX_MESSAGES = 4096
 MAX_INT = 2**63 - 1
 
 
@@ -123,9 +122,9 @@ class SamplingFields(Strict):
     @model_validator(mode="after")
     def fits_streaming(self) -> SamplingFields:
         if self.stream_options is not None and not self.stream:
-            raise _conflict("stream_options", "is only allowed when stream is true")
+            raise conflict("stream_options", "is only allowed when stream is true")
         if self.prompt_logprobs is not None and self.stream:
-            raise _conflict("prompt_logprobs", "is only allowed when stream is false")
+            raise conflict("prompt_logprobs", "is only allowed when stream is false")
         return self
 
     @property
@@ -169,83 +168,6 @@ class SamplingFields(Strict):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-class TextPart(Strict):
-    NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = {"image_url": (), "input_audio": (), "file": ()}
-
-    type: Literal["text"]
-    text: str
-
-
-class FunctionCall(Strict):
-    name: str
-    arguments: str
-
-
-class ToolCall(Strict):
-    id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
-
-
-class Message(Strict):
-    # What the openai client's messages have beside their text.
-    NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "annotations": ([],),
-        "audio": (),
-        "function_call": (),
-        "refusal": (),
-    }
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    name: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
-    tool_call_id: str | None = None
-
-    @model_validator(mode="after")
-    def has_content(self) -> Message:
-        if self.content is None and self.role != "assistant":
-            raise ValueError(f"content is required in a message of role {self.role}")
-        if self.content is None and not self.tool_calls:
-            raise ValueError("content is required in an assistant message without tool_calls")
-        if self.tool_calls and self.role != "assistant":
-            raise ValueError(f"tool_calls is not allowed in a message of role {self.role}")
-        return self
-
-
-class ChatRequest(SamplingFields):
-    """POST /v1/chat/completions"""
-
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
-    max_completion_tokens: Int64 | None = None
-    logprobs: bool = False
-    top_logprobs: Logprobs | None = None
-
-    @model_validator(mode="after")
-    def top_logprobs_need_logprobs(self) -> ChatRequest:
-        if self.top_logprobs is not None and not self.logprobs:
-            raise _conflict("top_logprobs", "is only allowed when logprobs is true")
-        return self
-
-    @model_validator(mode="after")
-    def one_limit(self) -> ChatRequest:
-        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
-            raise _conflict("max_completion_tokens", "is given and differs from max_tokens")
-        return self
-
-    @property
-    def output_limit(self) -> int | None:
-        return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
-
-    @property
-    def output_limit_field(self) -> str:
-        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-
-    @property
-    def output_logprobs(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None
-
-
 class CompletionRequest(SamplingFields):
     """POST /v1/completions. `prompt` is a text, a list of texts, a list of token ids, or a list of such lists. Whether
     the ids are the model's is checked with the model at hand."""
@@ -279,11 +201,11 @@ class CompletionRequest(SamplingFields):
     @model_validator(mode="after")
     def best_of_is_a_choice(self) -> CompletionRequest:
         if self.best_of is not None and self.best_of < self.n:
-            raise _conflict("best_of", f"is {self.best_of}, but must be at least n ({self.n})")
+            raise conflict("best_of", f"is {self.best_of}, but must be at least n ({self.n})")
         if self.num_generations > self.n and self.stream:
-            raise _conflict("best_of", "is only allowed when stream is false, unless it equals n")
+            raise conflict("best_of", "is only allowed when stream is false, unless it equals n")
         if self.num_generations * len(self.prompts) > MAX_CHOICES:
-            raise _conflict("n", f"or best_of, times the number of prompts, may be at most {MAX_CHOICES}")
+            raise conflict("n", f"or best_of, times the number of prompts, may be at most {MAX_CHOICES}")
         return self
 
     @property
@@ -320,8 +242,8 @@ def _fault(kind: LiteralString, name: str, what: LiteralString) -> PydanticCusto
     return PydanticCustomError(kind, what, {"name": sendable(name)})
 
 
-def _conflict(name: str, what: str) -> PydanticCustomError:
-    """The field `name`, beside the others."""
+def conflict(name: str, what: str) -> PydanticCustomError:
+    """The fault of the field `name`, beside the others."""
     return PydanticCustomError("conflict", "{what}", {"name": name, "what": what})
 
 

@@ -21,6 +21,7 @@ from cluster.gateway.text_stream import TextRules, TextStream
 from replicas.kv.prefix import chain_keys, root_key
 from replicas.messages import GenerateRequest
 from replicas.sampling.grammar_spec import Grammar
+from replicas.text.parts import ContentParser, MessageParser
 from replicas.text.stop_scope import StopScope
 from replicas.text.stops import StopStrings
 from replicas.text.tokenizer import TooManyTokens
@@ -51,11 +52,15 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What an endpoint adds to the fields of a request: a constraint, and how it reads the answer. Where it parses
-    markers that may be special tokens it has these shown; stop strings count in the scope that it gives."""
+    """What an endpoint adds to the fields of a request: a constraint in place of the body's, the token ids behind which
+    any constraint holds, and how it reads the answer. `kept_special` are special tokens that `new_parser` has to see;
+    stop strings count in the scope that `stop_scope` gives."""
 
     grammar: Grammar | None = None
-    shows_special: bool = False
+    constrained_after: tuple[int, ...] = ()
+    new_parser: Callable[[], MessageParser] = ContentParser
+    kept_special: frozenset[int] = frozenset()
+    continues_text: bool = False
     stop_scope: Callable[[], StopScope] | None = None
 
 
@@ -66,6 +71,7 @@ class Job(Generic[Body]):
     It may use about `reserved_tokens` of its caller's."""
 
     body: Body
+    steering: Steering
     model: ModelService
     generations: list[Generation]
     frame: dict[str, Any]
@@ -87,7 +93,7 @@ async def new_job(
     rules = _text_rules(body, endpoint, steering)
     generations: list[Generation] = []
     for read in prompts:
-        request = await gateway.off_loop(partial(_request, model, endpoint, body, caller, read, steering.grammar))
+        request = await gateway.off_loop(partial(_request, model, endpoint, body, caller, read, steering))
         num_tokens, most = len(request.token_ids), request.sampling.max_tokens
         leader = None
         for choice in range(body.num_generations):
@@ -108,15 +114,18 @@ async def new_job(
     chunk_frame = frame | {"object": endpoint.chunk_object}
     if body.include_usage:
         chunk_frame["usage"] = None
-    return Job(body, model, generations, frame, chunk_frame, sum(_reserved(body, each) for each in generations))
+    return Job(
+        body, steering, model, generations, frame, chunk_frame, sum(_reserved(body, each) for each in generations)
+    )
 
 
 def _text_rules(body: SamplingFields, endpoint: Endpoint, steering: Steering) -> TextRules:
     return TextRules(
         stops=StopStrings(body.stops, body.include_stop_str_in_output) if body.stops else None,
         min_tokens=body.min_tokens or 0,
-        continues_text=endpoint.continues_text,
-        skip_special=body.skip_special_tokens and not steering.shows_special,
+        continues_text=endpoint.continues_text or steering.continues_text,
+        skip_special=body.skip_special_tokens,
+        kept_special=steering.kept_special,
         stop_scope=steering.stop_scope,
         discards=body.wants_no_answer,
     )
@@ -133,16 +142,19 @@ def _request(
     body: SamplingFields,
     caller: Caller,
     read: ReadPrompt,
-    grammar: Grammar | None,
+    steering: Steering,
 ) -> GenerateRequest:
     """What is asked of the engine for each choice, but for its id. Raises ApiError."""
     token_ids, max_tokens = _prompt_and_limit(model, endpoint, body, read)
+    grammar = steering.grammar or _constraint(body)
+    if grammar is not None:
+        grammar = replace(grammar, after=steering.constrained_after)
     salt, block_size = body.cache_salt or "", model.info.block_size
     root = root_key(model.info.model_name, block_size, salt)
     return GenerateRequest(
         request_id="",
         token_ids=tuple(token_ids),
-        sampling=sampling_params(body, model, max_tokens, grammar or _constraint(body)),
+        sampling=sampling_params(body, model, max_tokens, grammar),
         block_keys=tuple(chain_keys(root, token_ids, block_size)),
         priority=caller.priority(TIERS[body.service_tier or "auto"] if body.priority is None else body.priority),
         cache_salt=salt,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +23,14 @@ from cluster.gateway.errors import ApiError, bad_request
 from cluster.gateway.farewell import Farewell
 from cluster.gateway.gate import Gate
 from cluster.gateway.limits import RateLimits
-from cluster.gateway.settings import AdmissionSettings, DoorSettings
+from cluster.gateway.settings import AdmissionSettings, DoorSettings, TextSettings
 from cluster.lead import Colleagues
 from cluster.metrics import GatewayMetrics
 from cluster.replica_port import ReplicaPort
 from cluster.router.placement import Placement
 from cluster.router.room import Room
 from replicas.text.chat import ChatRenderer
+from replicas.text.dialect import find_dialect
 from replicas.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
@@ -48,6 +49,7 @@ class ModelService:
     renderer: ChatRenderer
     gate: Gate
     dispatcher: Dispatcher
+    takes_templates: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -55,13 +57,14 @@ class ModelService:
 class GatewaySettings:
     """`share_events`: tokens that wait together share one SSE event. `max_body_bytes` bounds a request's body. A
     replica that drains is left after `move_after` seconds. Other gateways reach this one at `bus_host`, by default the
-    address by which the cluster knows its node."""
+    address by which the cluster knows its node. `text` is by model id."""
 
     share_events: bool = True
     max_body_bytes: int = 4 * 1024**2
     move_after: float = 10.0
     bus_host: str = ""
     door: DoorSettings = field(default_factory=DoorSettings)
+    text: Mapping[str, TextSettings] = field(default_factory=dict)
 
 
 class GatewayService:
@@ -121,7 +124,20 @@ class GatewayService:
             metrics.failovers.labels(model_id, broken.name.lower()).inc()
 
         dispatcher = Dispatcher(self.bus, fleet, port, info, self.settings.move_after, on_break)
-        self.models[model_id] = ModelService(model_id, port, info, tokenizer, ChatRenderer(tokenizer), gate, dispatcher)
+        text = self.settings.text.get(model_id, TextSettings())
+        dialect = find_dialect(
+            tokenizer.chat_template, tokenizer.control_tokens, text.tool_parser, text.reasoning_parser
+        )
+        self.models[model_id] = ModelService(
+            model_id,
+            port,
+            info,
+            tokenizer,
+            ChatRenderer(tokenizer, dialect),
+            gate,
+            dispatcher,
+            text.takes_templates,
+        )
 
     def _gate(self, model_id: str, info: EngineInfo, room: Room) -> Gate:
         settings = self.settings.door.admission.get(model_id, AdmissionSettings())

@@ -1,4 +1,4 @@
-"""What a gateway's door is told at its start: who may come in, from where, and how much at once."""
+"""What a gateway is told at its start: who may come in, from where, and how much at once; how its models speak."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cluster.gateway.auth import ApiKey
 from cluster.gateway.limits import LimitSettings
+from replicas.text.dialect import AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,16 @@ class AdmissionSettings:
 
     queue_tokens: int | None = None
     ttft_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextSettings:
+    """How one model's answers are read, by the names in replicas/text/dialect.py, and whether requests may bring a chat
+    template of their own, which is code that runs in the gateway."""
+
+    tool_parser: str = AUTO
+    reasoning_parser: str = AUTO
+    takes_templates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

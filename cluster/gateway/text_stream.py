@@ -26,6 +26,7 @@ class TextRules:
     min_tokens: int = 0
     continues_text: bool = False
     skip_special: bool = True
+    kept_special: frozenset[int] = frozenset()
     stop_scope: Callable[[], StopScope] | None = None
     discards: bool = False
 
@@ -52,7 +53,7 @@ class TextStream:
         self.finish_reason: FinishReason | None = None
         self._tokenizer = tokenizer
         self._rules = rules
-        self._detokenizer = Detokenizer(tokenizer, rules.skip_special, rules.continues_text)
+        self._detokenizer = Detokenizer(tokenizer, rules.skip_special, rules.continues_text, rules.kept_special)
         self._stops = StopChecker(rules.stops) if rules.stops is not None else None
         self._scope = rules.stop_scope() if rules.stop_scope is not None and rules.stops is not None else None
         self._scored: list[ScoredToken] = []

@@ -53,6 +53,10 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._guard = Guard(tokenizer.control_tokens)
 
+    def dialect_of(self, template: str | None) -> Dialect:
+        """The model's, or what it would be with another template."""
+        return self.dialect if template is None else find_dialect(template, self._tokenizer.control_tokens)
+
     def encode(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -88,9 +92,7 @@ class ChatRenderer:
         )
 
     def _render(self, template: str, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> str:
-        dialect, guard = self.dialect, self._guard
-        if options.template is not None:
-            dialect = find_dialect(options.template, self._tokenizer.control_tokens)
+        dialect, guard = self.dialect_of(options.template), self._guard
         dialect.check_variables(options.variables)
         conversation = template_messages(messages, dialect.tool_format.fit_id if dialect.tool_format else str)
         if dialect.tool_format is not None and not dialect.knows_calls:

@@ -15,15 +15,22 @@ class Detokenizer:
     Bytes that cannot be UTF-8 become U+FFFD, one for each maximal part of a character (the practice that Unicode
     recommends), also where `tokenizers` would put one for each byte: there, in SentencePiece vocabularies, a later
     byte may change what earlier ones meant, which a stream cannot take back. `continues_text` is for a prompt that
-    ends in plain text: the space before the first word is then the model's own.
+    ends in plain text: the space before the first word is then the model's own. Of the special tokens only those in
+    `kept` are shown, or all if they are not skipped.
     """
 
     __slots__ = ("_held", "_hidden", "_pieces", "_strip_space")
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, continues_text: bool = False) -> None:
-        self._pieces = tokenizer.visible_bytes if skip_special else tokenizer.token_bytes
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        skip_special: bool = True,
+        continues_text: bool = False,
+        kept: frozenset[int] = frozenset(),
+    ) -> None:
+        self._pieces = tokenizer.pieces(kept) if skip_special else tokenizer.token_bytes
         self._strip_space = tokenizer.strip_leading_space and not continues_text
-        self._hidden = tokenizer.special_ids if skip_special else frozenset()
+        self._hidden = tokenizer.special_ids - kept if skip_special else frozenset()
         self._held = b""
 
     def shown(self, token_id: int) -> bytes | None:

@@ -43,6 +43,7 @@ class Tokenizer:
         self.visible_bytes = [
             b"" if index in self.special_ids else piece for index, piece in enumerate(vocabulary.token_bytes)
         ]
+        self._pieces: dict[frozenset[int], list[bytes]] = {}
         self.vocab_size = len(vocabulary.token_bytes)
         self.bos_token_id = vocabulary.bos_token_id
         self.eos_token_ids = vocabulary.eos_token_ids
@@ -63,6 +64,16 @@ class Tokenizer:
         if path.suffix == ".gguf":
             return cls(open_gguf_tokenizer(path))
         raise ValueError(f"{path} is neither a folder nor a .gguf file")
+
+    def pieces(self, kept: frozenset[int]) -> list[bytes]:
+        """`visible_bytes`, with the spelling of the special tokens in `kept`."""
+        if not kept:
+            return self.visible_bytes
+        if kept not in self._pieces:
+            self._pieces[kept] = [
+                self.token_bytes[index] if index in kept else piece for index, piece in enumerate(self.visible_bytes)
+            ]
+        return self._pieces[kept]
 
     def encode(self, text: str, *, add_bos: bool, parse_special: bool, limit: int | None = None) -> list[int]:
         """With `parse_special`, spellings of control tokens become those tokens; without, they are text like any

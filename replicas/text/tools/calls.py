@@ -25,21 +25,22 @@ class CallParser(ABC):
     """A call is given out as soon as its name is known and its arguments begin well. Until then its text is kept: if it
     goes on otherwise, it was content. White space beside a call belongs to the call.
 
-    `names` are the tools of the request. Where nothing but a call's own form marks it, only those can be called.
+    `names` are the tools of the request. Where nothing but a call's own form marks it, only those can be called. Calls
+    beyond `limit` are dropped.
     """
 
     openings: tuple[str, ...]
     """Texts with which calls begin."""
 
-    def __init__(self, names: Collection[str], new_id: NewId = new_call_id) -> None:
+    def __init__(self, names: Collection[str], new_id: NewId = new_call_id, limit: int | None = None) -> None:
         self._names = names
         self._new_id = new_id
         self._source = Arriving()
         self._parts: list[Part] = []
         self._space = ""  # at the end of the content: it is only sent if more content follows
         self._follows_call = False
-        self._num_calls = 0
-        self._num_whole = 0
+        self._limit = limit
+        self._whole: list[bool] = []  # of each call whether its arguments are complete
         self._reading: Iterator[None] = self._read()
         next(self._reading)
 
@@ -49,7 +50,7 @@ class CallParser(ABC):
 
     @property
     def has_whole_calls(self) -> bool:
-        return self._num_calls == self._num_whole > 0
+        return bool(self._whole) and all(self._whole[: self._limit])
 
     def push(self, text: str) -> list[Part]:
         self._source.add(text)
@@ -112,15 +113,18 @@ class CallParser(ABC):
         self._parts.append(Content(sent))
 
     def _begin(self, name: str) -> int:
-        index, self._num_calls = self._num_calls, self._num_calls + 1
+        index = len(self._whole)
+        self._whole.append(False)
         self._space, self._follows_call = "", True
         self._source.release()
-        self._parts.append(CallStart(index, self._new_id(), name))
+        if self._limit is None or index < self._limit:
+            self._parts.append(CallStart(index, self._new_id(), name))
         return index
 
     def _argue(self, index: int, text: str) -> None:
         self._source.release()
-        self._parts.append(CallArguments(index, text))
+        if self._limit is None or index < self._limit:
+            self._parts.append(CallArguments(index, text))
 
     def _skip_space(self) -> Reading[str]:
         """The character behind it, which is not read."""
@@ -215,11 +219,11 @@ class CallParser(ABC):
         if index is None:
             index = self._begin(name)
             self._argue(index, "".join(held))
-        self._num_whole += 1
+        self._whole[-1] = True
 
     def _whole_call(self, name: str, arguments: str) -> None:
         self._argue(self._begin(name), arguments)
-        self._num_whole += 1
+        self._whole[-1] = True
 
 
 def _object_text(text: str) -> str:

@@ -66,7 +66,7 @@ class PythonicParser(CallParser):
                     continue
             yield from self._expect(")")
             self._argue(index, "}")
-            self._num_whole += 1
+            self._whole[-1] = True
             return
 
     def _keyword(self) -> Reading[str]:

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
+from cluster.gateway.chat_protocol import ChatRequest
 from cluster.gateway.foreign_fields import REFUSED
-from cluster.gateway.protocol import ChatRequest, CompletionRequest
+from cluster.gateway.protocol import CompletionRequest
 from tests.support.sse import complete, read_stream, refused
 
 CHAT = "/v1/chat/completions"
