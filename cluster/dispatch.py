@@ -162,7 +162,7 @@ class Dispatch:
         request = self._present
         return Wish(
             request_id=request.request_id,
-            block_keys=request.block_keys,
+            block_keys=() if request.scores_prompt else request.block_keys,
             num_tokens=len(request.token_ids),
             max_tokens=request.sampling.max_tokens - request.resumed,
             session=self._session,

@@ -33,6 +33,12 @@ class GenerateRequest:
     def num_prompt(self) -> int:
         return len(self.token_ids) - self.resumed
 
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether log probabilities of the prompt are wanted: then it is computed, whatever is cached. What has output
+        of an earlier attempt has had them."""
+        return self.sampling.prompt_logprobs is not None and not self.resumed
+
 
 class TokenLogprobs(NamedTuple):
     """The log probability of one token in the model's own distribution, before any sampling parameter, and the

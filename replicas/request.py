@@ -45,10 +45,8 @@ class Sequence:
 
     @property
     def num_scored(self) -> int:
-        """Tokens of the prompt whose log probabilities are known or not wanted: all, if an earlier attempt had come to
-        its first token."""
-        is_wanted = self.request.sampling.prompt_logprobs is not None and not self.request.resumed
-        return len(self.prompt_logprobs) if is_wanted else self.num_prompt
+        """Tokens of the prompt whose log probabilities are known or not wanted."""
+        return len(self.prompt_logprobs) if self.request.scores_prompt else self.num_prompt
 
     @property
     def num_tokens(self) -> int:
@@ -80,9 +78,8 @@ class Sequence:
     @property
     def whole_prompt_logprobs(self) -> PromptLogprobs:
         """Empty unless they were asked for and all are known."""
-        sampling, known = self.request.sampling, self.prompt_logprobs
-        is_whole = sampling.prompt_logprobs is not None and len(known) == self.num_prompt and not self.request.resumed
-        return tuple(known) if is_whole else ()
+        is_whole = self.request.scores_prompt and len(self.prompt_logprobs) == self.num_prompt
+        return tuple(self.prompt_logprobs) if is_whole else ()
 
     def event(self) -> TokenEvent:
         """Its newest token."""

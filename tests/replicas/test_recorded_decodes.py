@@ -51,6 +51,19 @@ def test_answers_are_those_of_steps_computed_anew(folder: Path, precision: dict[
         assert answers == tokens(generate(anew, prompts, together=together, max_tokens=30))
 
 
+def test_features_and_log_probabilities_are_those_of_steps_computed_anew(folder: Path) -> None:
+    prompts = [[(7 * position + 13 * length) % 93 + 3 for position in range(length)] for length in (1, 7, 30)]
+    config = replace(CONFIG, dtype="bfloat16")
+    again = build_engine(str(folder), config)
+    anew = build_engine(str(folder), replace(config, record_decodes=False))
+    for feature in ({"temperature": 0.0}, {"temperature": 1.0, "repetition_penalty": 1.4, "frequency_penalty": 0.3}):
+        asked = {"max_tokens": 20, "logprobs": 3, "prompt_logprobs": 2, **feature}
+        found, expected = generate(again, prompts, **asked), generate(anew, prompts, **asked)
+        assert tokens(found) == tokens(expected)
+        assert [summary.logprobs for summary in found] == [summary.logprobs for summary in expected]
+        assert [summary.prompt_logprobs for summary in found] == [summary.prompt_logprobs for summary in expected]
+
+
 def test_calls_are_made_again(folder: Path) -> None:
     engine = build_engine(str(folder), replace(CONFIG, dtype="bfloat16"))
     decodes = engine._executor._runner._model.decodes  # type: ignore[attr-defined]

@@ -167,6 +167,32 @@ def test_a_request_goes_on_elsewhere_as_if_nothing_had_happened(tiny, undisturbe
             assert_close(summary.logprobs, whole.logprobs[cut:])
 
 
+LIKELIEST: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0, "top_k": 1},
+    {"temperature": 1.0, "top_k": 1, "top_p": 0.5},
+    {"temperature": 1.0, "top_p": 1e-9},
+    {"temperature": 1e-6},
+    {"temperature": 1.0, "min_p": 1.0},
+    {"temperature": 0.0, "top_k": VOCAB_SIZE + 10},
+]
+
+
+def test_every_way_to_ask_for_the_likeliest_gives_it_in_one_batch(tiny, undisturbed):
+    """Beside requests that draw, and twice."""
+    engine = engine_for(tiny[0], prefix_caching=True)
+    for _ in range(2):
+        for index, ask in enumerate(LIKELIEST):
+            sampling = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, seed=index, **ask)
+            engine.add(GenerateRequest(str(ask), tuple(PROMPTS[3]), sampling))
+            drawing = params_of("drawn plainly", choice=index)
+            engine.add(GenerateRequest(f"draw {index}", tuple(PROMPTS[index % len(PROMPTS)]), drawing))
+        finished = {}
+        while engine.has_work:
+            finished |= {summary.request_id: summary.token_ids for summary in engine.step().finished}
+        assert {finished[str(ask)] for ask in LIKELIEST} == {undisturbed["plain"][3].token_ids}
+
+
 def test_choices_differ_and_repeat(tiny):
     """As n choices of one prompt, which differ in nothing but their number."""
     engine = engine_for(tiny[0], prefix_caching=True)

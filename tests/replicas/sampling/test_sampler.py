@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,11 +20,14 @@ from transformers.generation import (
 from replicas.sampling.grammar_spec import Grammar
 from replicas.sampling.noise import gumbel_noise, mix
 from replicas.sampling.params import ParameterError, SamplingParams
+from replicas.sampling.processors import process_logits
 from replicas.sampling.rows import SampleRow
 from replicas.sampling.sampler import argmax, filter_logits, sample
+from replicas.sampling.state import SamplingState
 
 VOCAB = 12
 DRAWS = 20_000
+SEEN = 1  # the prompt and the output so far
 
 
 def logits(seed: int, rows: int = 1, vocab: int = VOCAB) -> torch.Tensor:
@@ -52,6 +56,9 @@ def expected_distribution(logits_RV, params):
         {"top_p": 0.7},
         {"min_p": 0.1},
         {"temperature": 1.5, "top_k": 6, "top_p": 0.9, "min_p": 0.02},
+        {"choice": 5},
+        {"logit_bias": ((2, 3.0), (7, -2.0)), "repetition_penalty": 1.5, "presence_penalty": 0.5, "top_p": 0.95},
+        {"allowed_token_ids": (0, 2, 4, 6, 8), "bad_words": ((4,), (SEEN, 6)), "temperature": 1.3},
     ],
     ids=str,
 )
@@ -59,9 +66,12 @@ def test_draws_follow_the_distribution(params):
     """Chi-square over 20,000 positions of one seed: the 99.99 % quantile bounds the statistic."""
     row_V = logits(3)
     params = SamplingParams(**{"temperature": 1.0, "seed": 11, **params})
-    rows = [SampleRow(params, position) for position in range(DRAWS)]
+    row = SamplingState(params, [SEEN, SEEN], 1, ()).next_row([SEEN, SEEN])
+    rows = [replace(row, position=position) for position in range(DRAWS)]
     counts_V = torch.bincount(sample(row_V.repeat(DRAWS, 1), rows), minlength=VOCAB)
-    expected_V = expected_distribution(row_V, params)[0] * DRAWS
+    processed_V = row_V.clone()
+    process_logits(processed_V, [row])
+    expected_V = expected_distribution(processed_V, params)[0] * DRAWS
     possible = expected_V > 0
     assert counts_V[~possible].sum() == 0
     statistic = ((counts_V - expected_V)[possible] ** 2 / expected_V[possible]).sum().item()
