@@ -12,6 +12,7 @@ from ray import serve
 
 from cluster.embedding.batcher import Batcher, Done, Item, Sequences
 from cluster.embedding.messages import EmbedderInfo, EmbedderSpec, Vectors, decode_sequences, encode
+from cluster.engine_client import thread_environment
 from cluster.logs import configure_logging
 from cluster.resources import cpus_per_rank, on_gpu
 
@@ -21,12 +22,10 @@ QUEUE_FACTOR = 64  # calls that may be under way at a replica, in batches
 
 class Embedder:
     async def __init__(self, spec: EmbedderSpec) -> None:  # type: ignore[misc]  # Serve awaits it
-        import torch  # and what is built on it, which only this process needs
-
+        configure_logging()
+        os.environ |= thread_environment(spec.config.engine.threads)  # read when torch is imported, which is now
         from replicas.embedding.open import open_embedding_model
 
-        configure_logging()
-        torch.set_num_threads(spec.config.engine.threads or len(os.sched_getaffinity(0)))
         stages: list[tuple[str, float]] = []
         path = Path(spec.model_path)
         model = await asyncio.to_thread(
