@@ -77,6 +77,16 @@ class TestDeath:
                 kill(parrots, host(parrots))
             assert results[0]["choices"] == whole["choices"]
 
+    def test_log_probabilities_go_on_too(self, parrots):
+        body = LONG | {"logprobs": 1, "echo": True, "max_tokens": 900}
+        with parrots.client() as http:
+            whole = complete(http, body)
+            with meanwhile(lambda: complete(http, body)) as results:
+                kill(parrots, host(parrots))
+            assert len(whole["choices"][0]["logprobs"]["tokens"]) == whole["usage"]["total_tokens"]
+            assert results[0]["choices"] == whole["choices"]
+            assert 'mobula_failovers_total{model="test",reason="lost"} 1.0' in http.get("/metrics").text
+
     def test_a_stop_string_is_found_across_the_failure(self, parrots):
         words = [f"word{number}" for number in range(250)]
         body = LONG | {"prompt": " ".join(words), "stop": [" ".join(words[190:220])], "max_tokens": 900}
