@@ -79,7 +79,7 @@ class Fleet:
     @property
     def open_replicas(self) -> int:
         """How many replicas take requests."""
-        return len(self._placement.replicas)
+        return len(self._placement.loads)
 
     def update(self, members: Mapping[str, str]) -> None:
         """Serve says that these replicas run, each with the address of its bus."""
@@ -160,7 +160,7 @@ class Fleet:
     def on_known(self, member: Member, keys: Sequence[bytes]) -> None:
         if member.draining:
             return
-        if member.name not in self._placement.replicas:
+        if member.name not in self._placement.loads:
             log.info("replica %s takes requests, with %d KV blocks in its cache", member.name, len(keys))
         self._placement.join(member.name)
         self._placement.cleared(member.name)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.router.load import ReplicaLoad
+import numpy as np
 
-UNMEASURED_PREFILL_RATE = 10_000.0  # tokens/s, until a replica has measured its own
+from cluster.router.load import UNMEASURED_PREFILL_RATE
+from cluster.router.load_table import Column, Loads
+
 UNDER_WAY = 2  # prompts that a replica may be computing, beside those that wait there
 FOLLOWERS = 3  # requests that come before a busy replica is idle again, on average, and wait for this one's prompt too
 ANSWER_SHARE = 0.05  # a second in the middle of an answer is so much of one before its first token (2 s against 40 s)
@@ -31,36 +33,34 @@ class FleetFigures:
     decode_step_seconds: float = 0.0
 
 
-def ttft_seconds(load: ReplicaLoad, uncached_tokens: int) -> float:
-    """Predicted time to first token: the prompts ahead, then this one, at the measured prefill rate, and the step
-    under way."""
-    rate = load.report.prefill_rate or UNMEASURED_PREFILL_RATE
-    return load.report.step_seconds + (load.queued_tokens + uncached_tokens) / rate
+def ttft_seconds(loads: Loads, uncached_tokens: Column | int) -> Column:
+    """Predicted time to first token on each replica: the prompts ahead, then this one, at the measured prefill rate,
+    and the step under way."""
+    return loads.step_seconds + (loads.queued_tokens + uncached_tokens) / loads.prefill_rate
 
 
-def cost_seconds(load: ReplicaLoad, uncached_tokens: int, fleet: FleetFigures) -> float:
-    """Seconds of waiting, this request's and the others'."""
-    waits = waiting_tokens(load, uncached_tokens, fleet.prefill_rate)
-    overtakes = waits < load.queued_tokens
-    payers = 1 + overtakes + FOLLOWERS + ANSWER_SHARE * load.running + displacement(load, fleet)
-    return (waits + uncached_tokens * payers) / fleet.prefill_rate + slower_answer_seconds(load, fleet)
+def cost_seconds(loads: Loads, uncached_tokens: Column, fleet: FleetFigures) -> Column:
+    """Seconds of waiting, this request's and the others', if it goes to each replica."""
+    waits = waiting_tokens(loads, uncached_tokens, fleet.prefill_rate)
+    overtakes = waits < loads.queued_tokens
+    payers = 1 + overtakes + FOLLOWERS + ANSWER_SHARE * loads.running + displacement(loads, fleet)
+    return (waits + uncached_tokens * payers) / fleet.prefill_rate + slower_answer_seconds(loads, fleet)
 
 
-def waiting_tokens(load: ReplicaLoad, uncached_tokens: int, prefill_rate: float) -> float:
+def waiting_tokens(loads: Loads, uncached_tokens: Column, prefill_rate: float) -> Column:
     """Prompt tokens that are computed before this one's: all that are queued or, where short prompts go first, of each
     prompt no more than this one has itself, and what the step under way still takes."""
-    prompts = load.report.waiting + len(load.bookings) + UNDER_WAY
-    return min(load.queued_tokens, prompts * uncached_tokens + load.report.step_seconds * prefill_rate)
+    prompts = loads.queued + UNDER_WAY
+    return np.minimum(loads.queued_tokens, prompts * uncached_tokens + loads.step_seconds * prefill_rate)
 
 
-def displacement(load: ReplicaLoad, fleet: FleetFigures) -> float:
+def displacement(loads: Loads, fleet: FleetFigures) -> Column | float:
     """Tokens that must be computed again later for one that is stored now. What is displaced is asked for again about
     as often as anything is found, and the more often the less time it has had: where more is stored."""
-    return fleet.hit_rate * load.churn / fleet.churn if fleet.churn else 0.0
+    return fleet.hit_rate * loads.churn / fleet.churn if fleet.churn else 0.0
 
 
-def slower_answer_seconds(load: ReplicaLoad, fleet: FleetFigures) -> float:
+def slower_answer_seconds(loads: Loads, fleet: FleetFigures) -> Column:
     """What its answer loses where decode steps are longer than elsewhere because many are running."""
-    if not load.running:
-        return 0.0
-    return ANSWER_SHARE * ANSWER_TOKENS * max(load.report.decode_step_seconds - fleet.decode_step_seconds, 0.0)
+    longer = np.maximum(loads.decode_step_seconds - fleet.decode_step_seconds, 0.0)
+    return np.where(loads.running > 0, ANSWER_SHARE * ANSWER_TOKENS * longer, 0.0)

@@ -46,7 +46,7 @@ class Gateway:
 
     @property
     def booked(self) -> set[str]:
-        return {name for load in self.placement.loads.values() for name in (*load.bookings, *load.coming)}
+        return set(self.placement._placed)
 
     def close(self) -> None:
         self.colleagues.close()

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from cluster.router.cost import (
-    ANSWER_SHARE,
-    ANSWER_TOKENS,
-    FOLLOWERS,
-    UNDER_WAY,
-    FleetFigures,
-    cost_seconds,
-    ttft_seconds,
-)
+import cluster.router.cost
+from cluster.router.cost import ANSWER_SHARE, ANSWER_TOKENS, FOLLOWERS, UNDER_WAY, FleetFigures
 from cluster.router.load import Booking, ReplicaLoad
 from replicas.messages import LoadReport
+from tests.support.loads import table_of
 
 FLEET = FleetFigures(prefill_rate=1000.0)
 
 
 def replica(**report):
     return ReplicaLoad(LoadReport(**{"prefill_rate": 1000.0} | report))
+
+
+def cost_seconds(load, uncached, fleet):
+    (seconds,) = cluster.router.cost.cost_seconds(table_of(load).columns, np.array([float(uncached)]), fleet)
+    return seconds
+
+
+def test_each_replica_has_a_cost_of_its_own():
+    loads = [replica(), replica(waiting_prefill_tokens=700), replica(running=4)]
+    uncached = np.array([500.0, 5000.0, 1.0])
+    together = cluster.router.cost.cost_seconds(table_of(*loads).columns, uncached, FLEET)
+    assert together.tolist() == [cost_seconds(*one, FLEET) for one in zip(loads, uncached, strict=True)]
 
 
 def test_on_an_idle_replica_a_prompt_costs_its_own_time_and_that_of_its_followers():
@@ -64,4 +71,5 @@ def test_an_answer_is_slower_where_steps_are_longer():
 def test_the_time_to_the_first_token_counts_the_step_under_way_the_queue_and_what_is_on_its_way():
     load = replica(waiting_prefill_tokens=300, step_seconds=0.05)
     load.book("other", Booking(200, 4))
-    assert ttft_seconds(load, 500) == pytest.approx(0.05 + 1.0)
+    (seconds,) = cluster.router.cost.ttft_seconds(table_of(load).columns, 500)
+    assert seconds == pytest.approx(0.05 + 1.0)

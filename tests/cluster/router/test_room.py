@@ -7,8 +7,9 @@ from math import inf
 import pytest
 
 from cluster.router.load import Booking, ReplicaLoad
-from cluster.router.room import Room, has_room
+from cluster.router.room import Room
 from replicas.messages import LoadReport
+from tests.support.loads import put, table_of
 
 MAX_RUNNING = 32  # and three may wait
 
@@ -18,6 +19,10 @@ def load(bookings=0, booked_tokens=0, **report):
     for number in range(bookings):
         known.book(str(number), Booking(booked_tokens, 1))
     return known
+
+
+def has_room(known, guests):
+    return Room(table_of(known), lambda name: guests, MAX_RUNNING).has_room()
 
 
 @pytest.mark.parametrize(
@@ -41,26 +46,27 @@ def load(bookings=0, booked_tokens=0, **report):
     ],
 )
 def test_one_replica(known, answer):
-    assert has_room(known, 0, MAX_RUNNING) is answer
+    assert has_room(known, guests=0) is answer
 
 
 def test_requests_that_began_since_the_last_report_count():
     """Their bookings go with their first tokens, maybe before a report has them running."""
-    assert has_room(load(), 34, MAX_RUNNING)
-    assert not has_room(load(), 35, MAX_RUNNING)
+    assert has_room(load(), guests=34)
+    assert not has_room(load(), guests=35)
 
 
 def test_of_several_replicas_the_best_counts():
-    loads = {"full": load(waiting=9), "busy": load(waiting_prefill_tokens=500)}
+    loads = table_of(full=load(waiting=9), busy=load(waiting_prefill_tokens=500))
     room = Room(loads, lambda name: 0, MAX_RUNNING)
     assert not room.has_room()
     assert room.best_ttft(500) == pytest.approx(0.5)
-    loads["idle"] = load(step_seconds=0.4)
+    put(loads, "idle", load(step_seconds=0.4))
     assert room.has_room()
     assert room.best_ttft(100) == pytest.approx(0.1), "no step is under way there"
-    loads["full"] = load()
+    put(loads, "full", load())
     assert room.best_ttft(200) == pytest.approx(0.2)
-    loads.clear()
+    for name in list(loads):
+        loads.leave(name)
     assert (room.has_room(), room.best_ttft(1)) == (False, inf)
-    loads["busy"] = load(running=1, step_seconds=0.4)
+    put(loads, "busy", load(running=1, step_seconds=0.4))
     assert room.best_ttft(50) == pytest.approx(0.45)
