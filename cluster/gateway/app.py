@@ -30,6 +30,7 @@ from cluster.gateway.limits import RATE_HEADERS
 from cluster.gateway.protocol import CompletionRequest, SamplingFields
 from cluster.gateway.requests import Job
 from cluster.gateway.service import GatewayService, ModelService
+from cluster.gateway.tokenize import add_tokenize
 from cluster.metrics import UNKNOWN_MODEL
 
 Endpoint = Callable[..., Awaitable[Response]]
@@ -49,6 +50,7 @@ def build_app(gateway: GatewayService) -> FastAPI:
     app.add_exception_handler(Exception, _on_unexpected)
     _add_inference(app, gateway)
     add_embeddings(app, gateway)
+    add_tokenize(app, gateway)
     _add_operations(app, gateway)
     return app
 

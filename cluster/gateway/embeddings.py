@@ -40,6 +40,7 @@ class EmbeddingRequest(Strict):
         "priority": (0,),
         "request_id": (),
     }
+    IGNORED: ClassVar[frozenset[str]] = frozenset({"user"})
 
     model: str
     input: Any
