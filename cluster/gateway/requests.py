@@ -93,15 +93,12 @@ async def new_job(
     rules = _text_rules(body, endpoint, steering)
     generations: list[Generation] = []
     for read in prompts:
-        request = await gateway.off_loop(partial(_request, model, endpoint, body, caller, read, steering))
-        num_tokens, most = len(request.token_ids), request.sampling.max_tokens
         leader = None
-        for choice in range(body.num_generations):
-            index = len(generations)
-            one = replace(request, request_id=f"{job_id}-{index}", sampling=replace(request.sampling, choice=choice))
-            ticket = Ticket(caller.name, one.priority, num_tokens, most, arrival, body.service_tier == "flex")
-            text = TextStream(model.tokenizer, rules)
-            generations.append(Generation(gateway, model, one, text, index, caller, ticket, leader))
+        for request in await gateway.off_loop(partial(_requests, model, endpoint, body, caller, read, steering)):
+            index, num_tokens, most = len(generations), len(request.token_ids), request.sampling.max_tokens
+            ticket = Ticket(caller.name, request.priority, num_tokens, most, arrival, body.service_tier == "flex")
+            named, text = replace(request, request_id=f"{job_id}-{index}"), TextStream(model.tokenizer, rules)
+            generations.append(Generation(gateway, model, named, text, index, caller, ticket, leader))
             leader = leader or generations[-1]
     frame = {
         "id": f"{endpoint.id_prefix}-{body.request_id or job_id}",
@@ -136,22 +133,22 @@ def _reserved(body: SamplingFields, generation: Generation) -> int:
     return generation.charged_prompt + (most if body.output_limit else min(most, OPEN_ANSWER_TOKENS))
 
 
-def _request(
+def _requests(
     model: ModelService,
     endpoint: Endpoint,
     body: SamplingFields,
     caller: Caller,
     read: ReadPrompt,
     steering: Steering,
-) -> GenerateRequest:
-    """What is asked of the engine for each choice, but for its id. Raises ApiError."""
+) -> list[GenerateRequest]:
+    """What is asked of the engine for each choice of a prompt, yet without a name. Raises ApiError."""
     token_ids, max_tokens = _prompt_and_limit(model, endpoint, body, read)
     grammar = steering.grammar or _constraint(body)
     if grammar is not None:
         grammar = replace(grammar, after=steering.constrained_after)
     salt, block_size = body.cache_salt or "", model.info.block_size
     root = root_key(model.info.model_name, block_size, salt)
-    return GenerateRequest(
+    request = GenerateRequest(
         request_id="",
         token_ids=tuple(token_ids),
         sampling=sampling_params(body, model, max_tokens, grammar),
@@ -159,6 +156,8 @@ def _request(
         priority=caller.priority(TIERS[body.service_tier or "auto"] if body.priority is None else body.priority),
         cache_salt=salt,
     )
+    choices = (replace(request.sampling, choice=choice) for choice in range(body.num_generations))
+    return [replace(request, sampling=sampling) for sampling in choices]
 
 
 def _prompt_and_limit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from replicas.sampling.grammar_spec import Grammar
@@ -83,11 +84,10 @@ class SamplingParams:
         _require(0.0 < penalty < math.inf, "repetition_penalty", penalty, "above 0 and finite")
 
     def _check_tokens(self) -> None:
-        for token_id, bias in self.logit_bias:
-            _require_token("logit_bias", token_id)
+        _require_tokens("logit_bias", [token_id for token_id, _ in self.logit_bias])
+        for _, bias in self.logit_bias:
             _require(-MAX_BIAS <= bias <= MAX_BIAS, "logit_bias", bias, f"between {-MAX_BIAS:g} and {MAX_BIAS:g}")
-        for token_id in self.allowed_token_ids:
-            _require_token("allowed_token_ids", token_id)
+        _require_tokens("allowed_token_ids", self.allowed_token_ids)
         _require(
             not self.allowed_token_ids or self.grammar is None,
             "allowed_token_ids",
@@ -96,8 +96,7 @@ class SamplingParams:
         )
         for word in self.bad_words:
             _require(len(word) > 0, "bad_words", word, "sequences of at least one token")
-            for token_id in word:
-                _require_token("bad_words", token_id)
+            _require_tokens("bad_words", word)
 
     @property
     def greedy(self) -> bool:
@@ -116,5 +115,7 @@ def _require(holds: bool, field: str, value: object, allowed: str) -> None:
         raise ParameterError(field, value, allowed)
 
 
-def _require_token(field: str, token_id: int) -> None:
-    _require(0 <= token_id <= MAX_TOKEN_ID, field, token_id, "token ids, which are not negative")
+def _require_tokens(field: str, token_ids: Sequence[int]) -> None:
+    """There may be thousands, so only the smallest and the largest are looked at."""
+    for token_id in (min(token_ids), max(token_ids)) if token_ids else ():
+        _require(0 <= token_id <= MAX_TOKEN_ID, field, token_id, "token ids, which are not negative")

@@ -79,8 +79,30 @@ def is_idle(gateway):
         ("/v1/completions", LONG | {"prompt": [7] * 1500, "max_tokens": 400}, {"running": 1}),
         ("/v1/completions", LONG | {"prompt": ["a", "b", "c", "d"]}, {"running": 2, "waiting": 1}),
         ("/v1/completions", LONG | {"stream": True, "prompt": ["a", "b", "c", "d"]}, {"running": 2, "waiting": 1}),
+        ("/v1/completions", LONG | {"n": 4}, {"running": 2, "waiting": 1}),
+        ("/v1/chat/completions", CHAT | {"n": 4, "stream": True}, {"running": 2, "waiting": 1}),
+        ("/v1/completions", LONG | {"prompt": [7] * 1500, "max_tokens": 400, "n": 4}, {"running": 1}),
+        ("/v1/completions", LONG | {"best_of": 4}, {"running": 2, "waiting": 1}),
+        (
+            "/v1/completions",
+            LONG | {"prompt": [7] * 1500, "max_tokens": 0, "echo": True, "logprobs": 1},
+            {"running": 1},
+        ),
     ],
-    ids=["whole", "stream", "chat stream", "chat whole", "prefilling", "batch", "batch stream"],
+    ids=[
+        "whole",
+        "stream",
+        "chat stream",
+        "chat whole",
+        "prefilling",
+        "batch",
+        "batch stream",
+        "choices",
+        "choices stream",
+        "choices that wait for the prompt",
+        "best of",
+        "scoring",
+    ],
 )
 def test_hanging_up_ends_the_request(small, path, body, state):
     connection = send(small, path, body)

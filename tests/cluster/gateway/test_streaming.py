@@ -81,13 +81,15 @@ class TestShape:
 
 
 class TestUsage:
+    @pytest.mark.parametrize("n", [1, 2])
     @pytest.mark.parametrize("max_tokens", [1, 7, 40])
-    def test_streamed_usage_equals_whole_usage_when_the_prompt_is_chunked(self, http, max_tokens):
-        body = {"model": "test", "prompt": "word " * 300, "max_tokens": max_tokens, "cache_salt": f"usage {max_tokens}"}
+    def test_streamed_usage_equals_whole_usage_when_the_prompt_is_chunked(self, http, max_tokens, n):
+        body = {"model": "test", "prompt": "word " * 300, "max_tokens": max_tokens, "n": n}
+        body["cache_salt"] = f"usage {max_tokens} {n}"
         streamed = read_stream(http, "/v1/completions", body | {"stream_options": {"include_usage": True}})
         whole = complete(http, body)["usage"]
-        assert whole["completion_tokens"] == max_tokens
-        assert streamed.usage["completion_tokens"] == max_tokens
+        assert whole["completion_tokens"] == n * max_tokens
+        assert streamed.usage["completion_tokens"] == n * max_tokens
         assert streamed.usage["prompt_tokens"] == whole["prompt_tokens"]
         assert streamed.events[0]["choices"][0]["text"], "an event came before the first token"
 
