@@ -63,7 +63,7 @@ TOOL_FORMATS = {
         separator=", ",
         before=f"{TOOL_CALLS}[",
         behind="]",
-        marks=(TOOL_CALLS,),
+        marks=(TOOL_CALLS, ARGS, CALL_ID),
         new_id=new_mistral_id,
         fit_id=fit_mistral_id,
     ),

@@ -7,6 +7,7 @@ from openai import OpenAI
 
 from replicas.config import EngineConfig
 from tests.support.local_gateway import local_gateway
+from tests.support.scripted import scripted_gateway
 from tests.support.sse import fixed_answer
 
 PARROT = "tests.support.builders:parrot"
@@ -39,3 +40,16 @@ def alive(parrot, http):
     assert fixed_answer(http) == before
     load = parrot.load()
     assert (load.running, load.waiting, load.kv_blocks_free) == (0, 0, load.kv_blocks_total)
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory):
+    """Models that say what a test tells them to, in every dialect of tool calls and reasoning."""
+    with scripted_gateway(tmp_path_factory.mktemp("dialects")) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="session")
+def chats(scripted):
+    with scripted.gateway.client() as client:
+        yield client
