@@ -9,7 +9,7 @@ FAULTS ?= 12
 BIN    := .venv/bin
 STAMP  := .venv/.set-up
 
-.PHONY: setup serve test test-fast soak lint clean
+.PHONY: setup serve test test-fast soak lint docs clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup
+	$(BIN)/python -m cluster.gateway.field_table docs/api.md
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -9,8 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, LiteralString
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from cluster.gateway.errors import sendable
 from cluster.gateway.foreign_fields import REFUSED, WITHOUT_EFFECT
@@ -29,7 +38,7 @@ MAX_INT = 2**63 - 1
 class Strict(BaseModel):
     """A JSON object of which every field is known, or refused at the first that is not."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, json_schema_extra={"additionalProperties": False})
 
     NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     IGNORED: ClassVar[frozenset[str]] = frozenset()  # those of the fields that have no effect
@@ -52,7 +61,21 @@ class Strict(BaseModel):
 Int64 = Annotated[int, Field(ge=-MAX_INT - 1, le=MAX_INT)]
 
 
-TokenIds = Annotated[list[int], Field(fail_fast=True)]
+class Shown:
+    """Bounds that the OpenAPI document shows. They are checked elsewhere: by `SamplingParams`, or with the model at
+    hand."""
+
+    def __init__(self, **bounds: float) -> None:
+        self._bounds = bounds
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler(core) | self._bounds
+
+
+TokenId = Annotated[int, Shown(minimum=0)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+Bias = Annotated[float, Shown(minimum=-100, maximum=100)]
+Penalty = Annotated[float, Shown(minimum=-2, maximum=2)]
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
@@ -62,6 +85,11 @@ def _not_zero(value: int) -> int:
     if value == 0:
         raise ValueError("truncate_prompt_tokens is 0, but must be at least 1, or -1 for as many as fit")
     return value
+
+
+TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+PROMPT = {"anyOf": [{"type": "string"}, TEXTS, IDS, {"type": "array", "items": IDS, "minItems": 1}]}
 
 
 class StreamOptions(Strict):
@@ -80,19 +108,19 @@ class SamplingFields(Strict):
 
     model: str
     n: Choices = 1
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Int64 | None = None
-    min_p: float | None = None
+    temperature: Annotated[float, Shown(minimum=0, maximum=2)] | None = None
+    top_p: Annotated[float, Shown(exclusiveMinimum=0, maximum=1)] | None = None
+    top_k: Annotated[Int64, Shown(minimum=-1)] | None = None
+    min_p: Annotated[float, Shown(minimum=0, maximum=1)] | None = None
     seed: Int64 | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
-    allowed_token_ids: TokenIds | None = None
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Shown(exclusiveMinimum=0)] = 1.0
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = None
+    allowed_token_ids: Annotated[TokenIds, Shown(minItems=1)] | None = None
     bad_words: Annotated[list[Stop], Field(max_length=MAX_BAD_WORDS, fail_fast=True)] | None = None
-    max_tokens: Int64 | None = None
-    min_tokens: Int64 | None = None
+    max_tokens: Annotated[Int64, Shown(minimum=1)] | None = None
+    min_tokens: Annotated[Int64, Shown(minimum=0)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
     stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     include_stop_str_in_output: bool = False
@@ -172,7 +200,8 @@ class CompletionRequest(SamplingFields):
     """POST /v1/completions. `prompt` is a text, a list of texts, a list of token ids, or a list of such lists. Whether
     the ids are the model's is checked with the model at hand."""
 
-    prompt: Any
+    prompt: Annotated[Any, WithJsonSchema(PROMPT)]
+    max_tokens: Annotated[Int64, Shown(minimum=0)] | None = None
     add_special_tokens: bool = True
     echo: bool = False
     best_of: Choices | None = None
