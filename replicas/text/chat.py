@@ -16,6 +16,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from replicas.text.conversation import Message, template_messages
 from replicas.text.dialect import Dialect, find_dialect
 from replicas.text.guard import Guard
+from replicas.text.reasoning import ThinkMarks
 from replicas.text.tokenizer import Tokenizer
 from replicas.text.tools.formats import TOOL_FORMATS
 from replicas.text.tools.prompted import describe_tools, spell_out_calls
@@ -76,8 +77,9 @@ class ChatRenderer:
         template = options.template or tokenizer.chat_template
         if template is None:
             raise ValueError("this model has no chat template; send the whole prompt to /v1/completions instead")
+        dialect = self.dialect_of(options.template)
         try:
-            rendered = self._render(template, messages, options)
+            rendered = self._render(template, dialect, messages, options)
         except RecursionError:
             raise ValueError("messages or tools are nested too deeply") from None
         tokenizer.check_length(guard.unmark(rendered), limit)
@@ -88,11 +90,13 @@ class ChatRenderer:
         ids = tokenizer.encode_segments(segments)
         return ChatPrompt(
             token_ids=tokenizer.with_bos(ids) if tokenizer.add_bos else ids,
-            is_thinking=self._leaves_off_thinking(rendered, messages, options.continues),
+            is_thinking=_leaves_off_thinking(dialect.think_marks, rendered, messages if options.continues else ()),
         )
 
-    def _render(self, template: str, messages: Sequence[Mapping[str, Any]], options: ChatOptions) -> str:
-        dialect, guard = self.dialect_of(options.template), self._guard
+    def _render(
+        self, template: str, dialect: Dialect, messages: Sequence[Mapping[str, Any]], options: ChatOptions
+    ) -> str:
+        guard = self._guard
         dialect.check_variables(options.variables)
         conversation = template_messages(messages, dialect.tool_format.fit_id if dialect.tool_format else str)
         if dialect.tool_format is not None and not dialect.knows_calls:
@@ -142,14 +146,14 @@ class ChatRenderer:
             raise ValueError(f"the chat template cannot render these messages: {message}") from error
         return str(rendered[0][0])
 
-    def _leaves_off_thinking(self, rendered: str, messages: Sequence[Mapping[str, Any]], continues: bool) -> bool:
-        """Whether the template has opened the model's reasoning, or the message that goes on has."""
-        marks = self.dialect.think_marks
-        if marks is None:
-            return False
-        if continues:
-            content = messages[-1].get("content")
-            return marks.is_open_in(content) if isinstance(content, str) else False
-        if rendered.rstrip().endswith(marks.opening):
-            return True
-        return marks.always and not rendered.rstrip().endswith(marks.closing)
+
+def _leaves_off_thinking(marks: ThinkMarks | None, rendered: str, continued: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the template has opened the model's reasoning, or the last of the messages, if it goes on, has."""
+    if marks is None:
+        return False
+    if continued:
+        content = continued[-1].get("content")
+        return isinstance(content, str) and marks.is_open_in(content)
+    if rendered.rstrip().endswith(marks.opening):
+        return True
+    return marks.always and not rendered.rstrip().endswith(marks.closing)
