@@ -46,12 +46,39 @@ inline floats load(const bfloat16* from) {
 
 inline void store(float* to, floats from) { std::memcpy(to, &from, sizeof from); }
 
-// Rounds to the nearest, ties to even.
+// The upper halves become the nearest bfloat16, ties to even.
+inline words rounded_to_upper(floats from) {
+    const words bits = bit_cast<words>(from);
+    return bits + 0x7fff + ((bits >> 16) & 1);
+}
+
 inline void store(bfloat16* to, floats from) {
-    words bits = bit_cast<words>(from);
-    bits += 0x7fff + ((bits >> 16) & 1);
-    halves upper = __builtin_convertvector(bits >> 16, halves);
+    halves upper = __builtin_convertvector(rounded_to_upper(from) >> 16, halves);
     std::memcpy(to, &upper, sizeof upper);
+}
+
+// 32 numbers as two vectors, in whichever order the type makes cheap: halves of floats, but bfloat16 at even and at odd
+// places, which are the lower and the upper halves of 32-bit words.
+struct Pair {
+    floats first, second;
+};
+
+inline Pair load_pair(const float* from) { return {load(from), load(from + LANES)}; }
+
+inline Pair load_pair(const bfloat16* from) {
+    words bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return {bit_cast<floats>(bits << 16), bit_cast<floats>(bits & 0xffff0000u)};
+}
+
+inline void store_pair(float* to, Pair from) {
+    store(to, from.first);
+    store(to + LANES, from.second);
+}
+
+inline void store_pair(bfloat16* to, Pair from) {
+    const words bits = rounded_to_upper(from.first) >> 16 | (rounded_to_upper(from.second) & 0xffff0000u);
+    std::memcpy(to, &bits, sizeof bits);
 }
 
 // Sixteen IEEE half-precision numbers.
@@ -108,4 +135,24 @@ inline floats exponential(floats x) {
     y = y * f + 5.0000001201e-1f;
     y = y * f * f + f + 1.0f;
     return y * bit_cast<floats>((to_ints(n) + 127) << 23);
+}
+
+// 2^x for x <= 127, to about 2e-7 of its value, and 0 below -126: a polynomial for what rounding x leaves.
+inline floats power_of_two(floats x) {
+#if defined(__AVX512DQ__)
+    const floats f = bit_cast<floats>(_mm512_reduce_ps(bit_cast<__m512>(x), 0)), n = x - f;
+#else
+    const floats seen = maximum(x, broadcast(-127.0f)), n = rounded(seen), f = seen - n;
+#endif
+    floats y = broadcast(1.326472606e-3f);
+    y = y * f + 9.671513045e-3f;
+    y = y * f + 5.55073375e-2f;
+    y = y * f + 2.402224208e-1f;
+    y = y * f + 6.931469776e-1f;
+    y = y * f + 1.0f;
+#if defined(__AVX512DQ__)
+    return bit_cast<floats>(_mm512_scalef_ps(bit_cast<__m512>(y), bit_cast<__m512>(n)));
+#else
+    return n > -127.0f ? y * bit_cast<floats>((to_ints(n) + 127) << 23) : floats{};
+#endif
 }

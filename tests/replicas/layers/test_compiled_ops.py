@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -95,8 +98,8 @@ def paged_step(
 
 step_lengths = st.lists(
     st.one_of(
-        st.tuples(st.integers(0, 200), st.just(1)),
-        st.tuples(st.integers(0, 90), st.integers(1, 90)),
+        st.tuples(st.integers(0, 600), st.integers(1, 3)),
+        st.tuples(st.integers(0, 90), st.integers(1, 150)),
     ),
     min_size=1,
     max_size=5,
@@ -108,7 +111,7 @@ step_lengths = st.lists(
     lengths=step_lengths,
     window=st.integers(0, 150),
     kv_heads=st.integers(1, 3),
-    group=st.integers(1, 4),
+    group=st.sampled_from([1, 2, 3, 4, 7, 8]),
     head_dim=st.sampled_from([64, 128]),
     dtype=st.sampled_from(DTYPES),
 )
@@ -119,6 +122,21 @@ def test_attention(
     expected = ReferenceAttention(batch, layer, window)(query, layer)
     assert not expected.isnan().any(), "the reference read what nobody wrote"
     assert_near(COMPILED.plan_attention(batch, layer, window)(query, layer), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_a_sequence_attends_to_does_not_depend_on_the_batch(dtype: torch.dtype) -> None:
+    lengths = [(700, 1), (40, 100), (150, 1), (300, 2)]
+    query, layer, batch = paged_step(lengths, 2, 3, 64, dtype)
+    together = COMPILED.plan_attention(batch, layer, 0)(query, layer)
+    for index, (start, stop) in enumerate(pairwise(batch.query_starts)):
+        alone = replace(
+            batch,
+            block_tables_SB=batch.block_tables_SB[index : index + 1],
+            query_starts=[0, stop - start],
+            context_lens=batch.context_lens[index : index + 1],
+        )
+        assert torch.equal(COMPILED.plan_attention(alone, layer, 0)(query[start:stop], layer), together[start:stop])
 
 
 def test_attention_over_scores_far_apart() -> None:
