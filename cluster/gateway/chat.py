@@ -14,7 +14,7 @@ from cluster.gateway.chat_message import delta, message
 from cluster.gateway.chat_parts import Portion, portions
 from cluster.gateway.chat_protocol import ChatRequest
 from cluster.gateway.chat_steering import plan_chat
-from cluster.gateway.logprobs import chat_logprobs
+from cluster.gateway.logprobs import chat_logprobs, prompt_logprobs
 from cluster.gateway.requests import Endpoint, Job, new_job
 from cluster.gateway.service import GatewayService
 from cluster.gateway.sse import DONE, event, quote, stream
@@ -47,7 +47,13 @@ async def answer_chat(job: Job[ChatRequest]) -> Response:
         async for portion in merged:
             answers[portion.index].append(portion)
     choices = [_whole(job, answer) for answer in answers]
-    return JSONResponse(job.frame | {"choices": choices, "usage": await usage(job.generations)})
+    whole = job.frame | {"choices": choices, "usage": await usage(job.generations)}
+    if job.body.prompt_logprobs is not None:
+        first = job.generations[0]
+        whole["prompt_logprobs"] = prompt_logprobs(
+            job.model.tokenizer, first.request.token_ids, first.prompt_logprobs, job.body.prompt_logprobs
+        )
+    return JSONResponse(whole)
 
 
 def _whole(job: Job[ChatRequest], answer: list[Portion]) -> dict[str, Any]:

@@ -127,6 +127,13 @@ class TestPromptLogprobs:
         assert entries[1]["8"]["logprob"] == parrot_logprobs(8, 1).logprob
         assert entries[1]["8"]["rank"] == 1
 
+    def test_chats_have_them_once_for_all_choices(self, http):
+        body = {"model": "test", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "n": 2}
+        whole = http.post(CHAT, json=body | {"prompt_logprobs": 0}).json()
+        assert len(whole["prompt_logprobs"]) == whole["usage"]["prompt_tokens"]
+        assert whole["prompt_logprobs"][0] is None
+        assert all(len(entry) == 1 for entry in whole["prompt_logprobs"][1:])
+
 
 class TestChat:
     @pytest.mark.parametrize("fields", [{}, {"stop": "ser"}, {"top_logprobs": 2}])
