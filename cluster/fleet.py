@@ -98,7 +98,7 @@ class Fleet:
         """The replica where the request should run, which books it there. None if no replica takes it. Replicas that
         have lately failed or been slow are for when there are no others."""
         now = time.monotonic()
-        shunned = self._shunned(now)
+        shunned = self._breaker.shunned(now)
         choice = self._placement.place(replace(wish, avoid=wish.avoid | shunned) if shunned else wish, now)
         if choice is None and shunned:
             choice = self._placement.place(wish, now)
@@ -192,7 +192,7 @@ class Fleet:
         now = time.monotonic()
         if self._breaker.state(member.name, now) != "closed":
             return None
-        shunned = self._shunned(now)
+        shunned = self._breaker.shunned(now)
         return await self._colleagues.ask(
             self._model, replace(wish, avoid=wish.avoid | shunned) if shunned else wish, self.open_replicas
         )
@@ -200,10 +200,6 @@ class Fleet:
     def _settle_there(self, request_id: str) -> None:
         if (lead := self._leads.pop(request_id, None)) is not None:
             self._colleagues.settle(lead, self._model, request_id)
-
-    def _shunned(self, now: float) -> frozenset[str]:
-        """Replicas that have lately failed or been slow."""
-        return frozenset(name for name in self._members if not self._breaker.allows(name, now))
 
     def _drain(self, member: Member) -> None:
         if member.draining:

@@ -77,6 +77,10 @@ class Breaker:
             return True
         return now >= max(circuit.retry_at, circuit.probed_until)
 
+    def shunned(self, now: float) -> frozenset[str]:
+        """Those to which no request may be sent."""
+        return frozenset(replica for replica in self._circuits if not self.allows(replica, now))
+
     def began(self, replica: str, now: float) -> None:
         """A request was sent there: it is the probe if the circuit is half open."""
         circuit = self._circuits.get(replica)

@@ -50,6 +50,7 @@ def test_failures_in_a_row_open_it():
     assert breaker.state("a", 0) == "open"
     assert not breaker.allows("a", 0)
     assert breaker.allows("b", 0)
+    assert breaker.shunned(0) == {"a"}
 
 
 def test_a_success_between_them_starts_the_count_again():
