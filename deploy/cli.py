@@ -230,6 +230,27 @@ def bench_communication(
         print("\n".join(lines(result)))
 
 
+@bench.command("sampling")
+def bench_sampling(
+    batch: Annotated[int, typer.Option(help="Requests in a decode step.", min=1)] = 32,
+    rounds: Annotated[int, typer.Option(help="How often everything is measured.", min=1)] = 9,
+    json_file: JsonFile = None,
+    quiet: Quiet = False,
+) -> None:
+    """What penalties, biases, masks and log probabilities add to a decode step of the default model."""
+    from deploy.bench.sampling import as_json, lines, measure
+    from deploy.catalog import DEFAULT_MODEL
+    from deploy.preflight import fetch_model
+    from replicas.build import build_engine
+    from replicas.config import EngineConfig
+
+    engine = build_engine(str(fetch_model(DEFAULT_MODEL, quiet)), EngineConfig(max_running=batch))
+    costs = measure(engine, batch, rounds)
+    write_json(json_file, as_json(costs))
+    if not quiet:
+        print("\n".join(lines(costs)))
+
+
 @bench.command("router")
 def bench_router(
     replicas: Annotated[int, typer.Option(help="How many hold blocks.", min=16)] = 1000,
