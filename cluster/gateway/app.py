@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
+from cluster.gateway.anthropic import add_messages
 from cluster.gateway.auth import KeyRing
 from cluster.gateway.body import check_object, read_object
 from cluster.gateway.caller import Caller
@@ -51,6 +52,7 @@ def build_app(gateway: GatewayService) -> FastAPI:
     _add_inference(app, gateway)
     add_embeddings(app, gateway)
     add_tokenize(app, gateway)
+    add_messages(app, gateway)
     _add_operations(app, gateway)
     return app
 

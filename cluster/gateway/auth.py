@@ -98,9 +98,10 @@ class KeyRing:
         return found
 
     def caller(self, headers: Headers) -> str | None:
-        """The name of the one who sent these headers; None without a good key. Two Authorization headers are none."""
+        """The name of the one who sent these headers; None without a good key. A key may also stand in x-api-key, where
+        Anthropic's clients put it; two headers with keys are none."""
         if self.is_open:
             return ANONYMOUS
-        given = headers.getlist("authorization")
+        given = [*headers.getlist("authorization"), *(f"bearer {key}" for key in headers.getlist("x-api-key"))]
         scheme, _, key = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         return self.holder(key.strip().encode("latin-1")) if scheme.lower() == "bearer" else None

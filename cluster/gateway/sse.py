@@ -23,6 +23,10 @@ def event(value: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
+def named_event(name: str, value: dict[str, Any]) -> bytes:
+    return b"event: " + name.encode() + b"\n" + event(value)
+
+
 class EventStream(Response):
     """Sends `first`, which exists already, then the rest of `events`. An ApiError becomes the last event."""
 

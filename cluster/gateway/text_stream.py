@@ -58,6 +58,11 @@ class TextStream:
         self._scope = rules.stop_scope() if rules.stop_scope is not None and rules.stops is not None else None
         self._scored: list[ScoredToken] = []
 
+    @property
+    def matched_stop(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+        return self._stops.matched if self._stops is not None else None
+
     def push(
         self, token_ids: Sequence[int], reason: FinishReason | None, logprobs: Sequence[TokenLogprobs] = ()
     ) -> str:

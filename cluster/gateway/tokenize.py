@@ -21,7 +21,6 @@ from cluster.gateway.service import GatewayService, ModelService
 from cluster.metrics import UNKNOWN_MODEL
 from replicas.text.detokenizer import Detokenizer
 
-
 CHAT_FIELDS = {
     "messages",
     "tools",
