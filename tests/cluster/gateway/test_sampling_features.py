@@ -99,10 +99,10 @@ class TestShaping:
         banned = complete(client, SAMPLED | {"allowed_token_ids": [70, 71], "bad_words": [word], "logprobs": 0})
         assert word not in banned["choices"][0]["logprobs"]["tokens"]
 
-    @pytest.mark.parametrize("stop", [{"stop_token_ids": [77, 78]}, {"stop_token_ids": [77], "stop": "a"}])
+    @pytest.mark.parametrize("stop", [{"stop_token_ids": [77, 78]}, {"stop_token_ids": [77], "stop": "never said"}])
     def test_no_stop_token_is_drawn_too_early(self, client, stop):
-        fields = {"logit_bias": {"77": 100, "78": 99}, "min_tokens": 20, "max_tokens": 24}
-        whole = complete(client, SAMPLED | fields | stop)
+        fields = {"logit_bias": {"77": 100, "78": 50}, "min_tokens": 20, "max_tokens": 24}
+        whole = complete(client, GREEDY | fields | stop)
         assert whole["usage"]["completion_tokens"] == 21
         assert whole["choices"][0]["finish_reason"] == "stop"
 
