@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replicas.budget import prefill_budget
 from replicas.config import EngineConfig
 from replicas.executor import Executor
+from replicas.grammar.masks import MaskFiller, PlannedMasks
+from replicas.grammar.matcher import Matcher
 from replicas.kv.blocks import BlockPool
 from replicas.kv.prefix import root_key
 from replicas.messages import FinishReason, GenerateRequest, LoadReport, RequestSummary, StepOutput
@@ -50,6 +52,7 @@ class Engine:
         self._submitted: deque[tuple[StepPlan, float]] = deque()
         self._last_collect = 0.0
         self._arrivals = 0
+        self._mask_filler = MaskFiller(model.vocab_size)
         self._reset_statistics()
         self.on_begin: Callable[[list[GenerateRequest]], None] = lambda requests: None
         """Told which requests enter the batch before the step that admits them is computed."""
@@ -64,9 +67,13 @@ class Engine:
         """No request is waiting or running."""
         return not self._sequences
 
-    def add(self, request: GenerateRequest) -> None:
-        """Queue a request."""
+    def add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
+        """Queue a request. One with a grammar needs a matcher for it, and is never served without."""
         self._validate(request)
+        if matcher is not None:
+            matcher.replay(request.token_ids[request.num_prompt :])
+        elif request.sampling.grammar is not None:
+            raise ValueError("the constraint on the output has not been compiled")
         self._arrivals += 1
         sequence = Sequence(
             request=request,
@@ -75,6 +82,7 @@ class Engine:
             root_key=root_key(self.model.name, self.config.block_size, request.cache_salt),
             token_ids=list(request.token_ids),
             block_keys=self._trusted_keys(request),
+            matcher=matcher,
         )
         sequence.uncached_tokens = self._scheduler.uncached_tokens(sequence)
         if self._pace.prefill_rate:
@@ -126,8 +134,20 @@ class Engine:
                 return
             if plan.admitted:
                 self.on_begin([sequence.request for sequence in self._scheduler.admitted])
-            self._executor.submit(plan)
+            self._executor.submit(self._masked(plan))
             self._submitted.append((plan, now))
+
+    def _masked(self, plan: StepPlan) -> StepPlan:
+        """The plan with masks for the rows of constrained sequences that a token is drawn for."""
+        constrained = [
+            (index, sequence.matcher)
+            for index, (sequence, num_tokens) in enumerate(self._scheduler.latest_work)
+            if sequence.matcher is not None and num_tokens == sequence.num_pending
+        ]
+        if not constrained:
+            return plan
+        rows, matchers = zip(*constrained, strict=True)
+        return replace(plan, masks=PlannedMasks(rows, matchers, self._mask_filler))
 
     def load(self) -> LoadReport:
         """The engine's state between two steps."""
@@ -210,6 +230,10 @@ class Engine:
 
     def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
         sampling, token_id = sequence.request.sampling, sequence.token_ids[-1]
+        if sequence.matcher is not None and not sequence.matcher.accept(token_id):
+            return "error"  # other parameters left no token that the constraint allows
+        if sequence.matcher is not None and sequence.matcher.is_over:
+            return "stop"
         if token_id in sampling.stop_token_ids:
             return "stop"
         if token_id in self.model.eos_token_ids and not sampling.ignore_eos:

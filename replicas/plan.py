@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from replicas.messages import TokenLogprobs
 from replicas.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,17 @@ class Work(NamedTuple):
     new_block_ids: tuple[int, ...] = ()
 
 
+class Masks(Protocol):
+    """Which tokens may be drawn for those of a step's work rows whose `rows` are named: one row of 32-bit words each,
+    the first token in the lowest bit. They are asked for once, and before any result of the step is known."""
+
+    @property
+    def rows(self) -> tuple[int, ...]: ...
+
+    @property
+    def words_NW(self) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """Applied in this order: `released` slots are emptied, `admitted` ones filled, `work` computed.
@@ -45,6 +59,7 @@ class StepPlan:
     admitted: tuple[Admission, ...]
     work: tuple[Work, ...]
     num_decodes: int = 0
+    masks: Masks | None = None
 
     @property
     def num_prefill_tokens(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from replicas.grammar.matcher import Matcher
 from replicas.messages import (
     FinishReason,
     GenerateRequest,
@@ -40,6 +41,7 @@ class Sequence:
     cached_tokens: int = 0
     preemptions: int = 0
     finish_reason: FinishReason | None = None
+    matcher: Matcher | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])
 

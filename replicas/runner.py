@@ -16,7 +16,7 @@ import torch
 from replicas.batch import ForwardBatch, KvLayer
 from replicas.messages import TokenLogprobs
 from replicas.models.llama import CausalLM
-from replicas.plan import Admission, StepPlan, StepResults
+from replicas.plan import Admission, Masks, StepPlan, StepResults
 from replicas.ranks.links import NO_TOKEN, StageLinks
 from replicas.ranks.logprob_numbers import Asked
 from replicas.sampling.logprobs import score
@@ -130,7 +130,7 @@ class ModelRunner:
         asked = _asked(rows, targets)
         if self._model.head is None:
             return self._hand_on(hidden_TH, rows, asked)
-        drawn = self._sample(hidden_TH[batch.logit_rows_R], [row for row in rows if row.is_complete])
+        drawn = self._sample(hidden_TH[batch.logit_rows_R], rows, plan.masks)
         results = _by_work_row(rows, drawn, self._score(hidden_TH, batch, rows, targets))
         for row, token_id in zip(rows, results.token_ids, strict=True):
             if token_id is not None:
@@ -200,11 +200,17 @@ class ModelRunner:
             row.state = SamplingState(row.sampling, row.token_ids, row.num_prompt, self._eos_token_ids)
         return row
 
-    def _sample(self, hidden_RH: torch.Tensor, rows: list[Row]) -> Drawn:
-        if not rows:
+    def _sample(self, hidden_RH: torch.Tensor, rows: list[Row], masks: Masks | None) -> Drawn:
+        """Draw a token for each complete one of the work rows."""
+        if not len(hidden_RH):
             return Drawn([])
         assert self._model.head is not None
-        sample_rows = [row.state.next_row(row.token_ids) for row in rows if row.state is not None]
+        bitmasks = {} if masks is None else dict(zip(masks.rows, masks.words_NW, strict=True))
+        sample_rows = [
+            row.state.next_row(row.token_ids, bitmasks.get(index))
+            for index, row in enumerate(rows)
+            if row.is_complete and row.state is not None
+        ]
         return sample_sharded(self._model.head, hidden_RH, sample_rows)
 
     def _score(

@@ -70,6 +70,11 @@ class Scheduler:
         return [sequence for _, sequence in self._waiting]
 
     @property
+    def latest_work(self) -> list[tuple[Sequence, int]]:
+        """The work rows of the plan made last: sequences, and how many tokens of each are computed."""
+        return self._in_flight[-1]
+
+    @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from replicas.grammar.classes import SURROGATES, complement, union
 from replicas.grammar.expression import Alt, Chars, Expression, Ref, Repeat, Seq, Text
 
 
@@ -18,14 +19,17 @@ def print_expression(expression: Expression) -> str:
     match expression:
         case Text(text):
             return '"' + "".join(map(_in_text, text)) + '"'
-        case Chars(ranges):
-            return "[" + "".join(_range(low, high) for low, high in ranges) + "]"
+        case Chars():
+            return "[" + _ranges(expression) + "]"
         case Ref(name):
             return name
         case Seq(parts):
             return "(" + " ".join(map(print_expression, parts)) + ")"
         case Alt(options):
             return "(" + " | ".join(map(print_expression, options)) + ")"
+        case Repeat(Chars() as part, least, most):
+            # xgrammar counts characters of a class that is written as what it excludes; others it would write out.
+            return "[^" + _ranges(union((complement(part), Chars((SURROGATES,))))) + "]" + _count(least, most)
         case Repeat(part, least, most):
             return print_expression(part) + _count(least, most)
 
@@ -34,6 +38,10 @@ def _count(least: int, most: int | None) -> str:
     if most is None:
         return {0: "*", 1: "+"}.get(least, f"{{{least},}}")
     return "?" if (least, most) == (0, 1) else f"{{{least},{most}}}"
+
+
+def _ranges(one: Chars) -> str:
+    return "".join(_range(low, high) for low, high in one.ranges)
 
 
 def _range(low: int, high: int) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from replicas.grammar.automaton import Automaton, Matching, OfLength, Together, Without, accepts_text, alphabet
 from replicas.grammar.classes import ANY, contains, intersection
 from replicas.grammar.expression import (
+    NOTHING,
     Alt,
     Chars,
     Expression,
@@ -56,6 +57,10 @@ def written_expression(expression: Expression) -> Expression:
     return expression
 
 
+def _least(left: int | None, right: int | None) -> int | None:
+    return left if right is None else right if left is None else min(left, right)
+
+
 def literal(value: object) -> Expression:
     """A JSON value, spelled in one way."""
     text = json.dumps(value, ensure_ascii=False)
@@ -92,10 +97,23 @@ class StringRules:
         return seq(QUOTE, self._inside(rules), QUOTE)
 
     def _inside(self, rules: Rules) -> Expression:
-        if not self.excludes and not self.matches:
-            return repeat(written(ANY), self.least, self.most)
-        if not self.excludes and len(self.matches) == 1 and not self.has_length:
-            return written_expression(self.matches[0])
+        if self.excludes or len(self.matches) > 1:
+            return self._by_automaton(rules)
+        whole = self.matches[0] if self.matches else repeat(ANY, 0, None)
+        if not self.has_length:
+            return written_expression(whole)
+        if isinstance(whole, Repeat) and isinstance(whole.part, Chars):
+            return self._counted(whole.part, max(self.least, whole.least), _least(self.most, whole.most))
+        return self._by_automaton(rules)
+
+    def _counted(self, one: Chars, least: int, most: int | None) -> Expression:
+        """So many characters of one set: those that stand for themselves, since counting escapes takes many states."""
+        if most is not None and most < least:
+            return NOTHING
+        plain = intersection(one, _PLAIN)
+        return repeat(plain if plain.ranges else written(one), least, most)
+
+    def _by_automaton(self, rules: Rules) -> Expression:
         symbols = alphabet((*self.matches, *self.excludes))
         return rules.automaton(self._automaton(symbols), symbols, written)
 

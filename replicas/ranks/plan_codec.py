@@ -1,7 +1,7 @@
 """Step plans as bytes: 32-bit integers, column by column, since a plan reaches every rank in every step.
 
 New blocks are listed only for the work rows that get some. An admission, once a request, carries its sampling
-parameters as JSON, which keeps every float exact.
+parameters as JSON, which keeps every float exact. Masks of constrained rows stand at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from dataclasses import asdict
 from itertools import starmap
 from typing import Any
 
-from replicas.plan import Admission, StepPlan, Work
+import numpy as np
+import torch
+
+from replicas.grammar.masks import FilledMasks
+from replicas.plan import Admission, Masks, StepPlan, Work
 from replicas.sampling.grammar_spec import Grammar
 from replicas.sampling.params import SamplingParams
 
@@ -37,7 +41,8 @@ def encode_plan(plan: StepPlan) -> bytes:
         numbers += (len(admission.token_ids), len(admission.block_ids), len(params))
         numbers += admission.token_ids
         numbers += admission.block_ids
-    return struct.pack(f"<{len(numbers) + 1}i", len(numbers), *numbers) + sampling
+    plan_bytes = struct.pack(f"<{len(numbers) + 1}i", len(numbers), *numbers) + sampling
+    return plan_bytes if plan.masks is None else plan_bytes + _encode_masks(plan.masks)
 
 
 def decode_plan(data: bytes) -> StepPlan:
@@ -59,7 +64,7 @@ def decode_plan(data: bytes) -> StepPlan:
         sampling = _sampling(data[start : start + num_bytes])
         start += num_bytes
         admitted.append(Admission(slot, token_ids, num_prompt, num_computed, block_ids, sampling, num_scored))
-    return StepPlan(released, tuple(admitted), work, num_decodes)
+    return StepPlan(released, tuple(admitted), work, num_decodes, _decode_masks(data[start:]))
 
 
 class _Numbers:
@@ -72,6 +77,19 @@ class _Numbers:
     def take(self, count: int) -> tuple[int, ...]:
         start, self._position = self._position, self._position + count
         return self._values[start : self._position]
+
+
+def _encode_masks(masks: Masks) -> bytes:
+    rows = np.array(masks.rows, dtype=np.int32)
+    return struct.pack("<i", len(rows)) + rows.tobytes() + masks.words_NW.numpy().tobytes()
+
+
+def _decode_masks(data: bytes) -> Masks | None:
+    if not data:
+        return None
+    (count,) = struct.unpack_from("<i", data)
+    numbers = np.frombuffer(data, dtype=np.int32, offset=INT_BYTES).copy()
+    return FilledMasks(tuple(numbers[:count].tolist()), torch.from_numpy(numbers[count:].reshape(count, -1)))
 
 
 def _sampling(data: bytes) -> SamplingParams:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from replicas.sampling.bitmasks import apply_bitmasks
 from replicas.sampling.rows import SampleRow
 
 
@@ -65,9 +66,9 @@ def confine(logits_RV: torch.Tensor, rows: Sequence[SampleRow]) -> None:
         logits_N = logits_RV[pairs]
         logits_RV[[index for index, _ in allowed]] = -torch.inf
         logits_RV.index_put_(pairs, logits_N)
-    for index, row in enumerate(rows):
-        if row.bitmask is not None:
-            logits_RV[index].masked_fill_(~_unpacked(row.bitmask, logits_RV.size(1)), -torch.inf)
+    masked = [(index, row.bitmask) for index, row in enumerate(rows) if row.bitmask is not None]
+    if masked:
+        apply_bitmasks(logits_RV, [index for index, _ in masked], torch.stack([bitmask for _, bitmask in masked]))
 
 
 def ban(logits_RV: torch.Tensor, rows: Sequence[SampleRow]) -> None:
@@ -96,8 +97,3 @@ def _pairs(tokens_of_rows: Sequence[tuple[int, np.ndarray]], device: torch.devic
     rows_N = np.repeat([index for index, _ in tokens_of_rows], [len(token_ids) for _, token_ids in tokens_of_rows])
     token_ids_N = np.concatenate([token_ids for _, token_ids in tokens_of_rows])
     return torch.from_numpy(rows_N).to(device), torch.from_numpy(token_ids_N).to(device)
-
-
-def _unpacked(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    bits = torch.arange(32, dtype=torch.int32, device=bitmask.device)
-    return ((bitmask[:, None] >> bits) & 1).bool().flatten()[:vocab_size]

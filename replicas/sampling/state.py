@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from replicas.sampling.bad_words import BadWords
 from replicas.sampling.params import SamplingParams
@@ -34,14 +35,14 @@ class SamplingState:
         parts = (self._bad_words, self._bias, self._allowed_ids, self._seen)
         self._is_plain = all(part is None for part in parts)
 
-    def next_row(self, token_ids: Sequence[int]) -> SampleRow:
-        """How to draw the token after `token_ids`, which are all of the sequence."""
+    def next_row(self, token_ids: Sequence[int], bitmask: torch.Tensor | None = None) -> SampleRow:
+        """How to draw the token after `token_ids`, which are all of the sequence, if `bitmask` says which may come."""
         position = len(token_ids)
         banned_ids = self._end_ids if position < self._min_length else ()
         if self._is_plain:
-            return SampleRow(self._params, position, banned_ids)
+            return SampleRow(self._params, position, banned_ids, bitmask=bitmask)
         if self._bad_words is not None:
             banned_ids += self._bad_words.banned_after(token_ids)
         if self._seen is not None:
             self._seen.take_in(token_ids)
-        return SampleRow(self._params, position, banned_ids, self._bias, self._seen, self._allowed_ids)
+        return SampleRow(self._params, position, banned_ids, self._bias, self._seen, self._allowed_ids, bitmask)

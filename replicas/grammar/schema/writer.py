@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replicas.grammar.expression import EMPTY, NOTHING, Expression, Text, alt, repeat, seq
+from replicas.grammar.expression import EMPTY, NOTHING, Expression, Text, alt, char_set, repeat, seq
 from replicas.grammar.rules import Rules
 from replicas.grammar.schema.logic import Conjunction
 
-MAX_INDENT_SPACES = 32
-MAX_INDENT_TABS = 16
+MAX_INDENT = 20
 
-_INDENT = alt(repeat(Text(" "), 0, MAX_INDENT_SPACES), repeat(Text("\t"), 1, MAX_INDENT_TABS))
-BLANK = alt(EMPTY, Text(" "), seq(Text("\n"), _INDENT))
+BLANK = alt(EMPTY, Text(" "), seq(Text("\n"), repeat(char_set(" "), 0, MAX_INDENT)))
 
 
 class Writer:

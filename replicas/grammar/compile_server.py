@@ -1,0 +1,90 @@
+"""The process that compiles grammars: `python -m replicas.grammar.compile_server SOCKET`, its spec on standard input.
+
+Compiling runs foreign code on what callers wrote: it may take long, fill the memory, or crash. So each grammar is
+compiled in a fork of this process, which has all libraries loaded and ends by itself: at the time limit, at the memory
+limit, and when nobody waits for it any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+from replicas.grammar.compile_channel import COMPILED, REFUSED, receive, send
+from replicas.grammar.tokens import GrammarTokens, TokenSpec
+
+COMPILE_SECONDS = 10
+EXTRA_MEMORY = 2 * 1024**3
+LOOK_SECONDS = 1.0
+
+_PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+: ")  # where in its sources xgrammar stands when it complains
+
+
+def main() -> None:
+    spec: dict[str, Any] = json.loads(sys.stdin.buffer.read())
+    parent = spec.pop("parent")
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    tokens = GrammarTokens(TokenSpec(spec["model_path"], spec["vocab_size"], tuple(spec["eos_token_ids"])))
+    tokens.info(())
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while os.getppid() == parent:
+        ready, _, _ = select.select([listener], [], [], LOOK_SECONDS)
+        if not ready:
+            continue
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            _compile_and_end(connection, tokens)
+        connection.close()
+
+
+def _compile_and_end(connection: socket.socket, tokens: GrammarTokens) -> None:
+    signal.alarm(COMPILE_SECONDS)
+    limit = _memory() + EXTRA_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    try:
+        order = json.loads(receive(connection))
+        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+        answer = _compiled(tokens, order["language"], order["text"], tuple(order["spelled"]))
+    except Exception as error:  # whatever xgrammar has to say
+        answer = REFUSED + _PLACE.sub("", str(error)).strip().encode()
+    send(connection, answer)
+    os._exit(0)
+
+
+def _compiled(tokens: GrammarTokens, language: str, text: str, spelled: tuple[int, ...]) -> bytes:
+    from xgrammar import GrammarCompiler
+
+    compiler = GrammarCompiler(tokens.info(spelled), max_threads=1, cache_enabled=False)
+    match language:
+        case "lark":
+            compiled = compiler.compile_lark(text)
+        case "structural_tag":
+            compiled = compiler.compile_structural_tag(text)
+        case _:
+            compiled = compiler.compile_grammar(text)
+    return COMPILED + compiled.serialize_json().encode()
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End when the other side does: nobody waits for the result."""
+    if not connection.recv(1):
+        os._exit(1)
+
+
+def _memory() -> int:
+    """This process's address space in bytes."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    main()
