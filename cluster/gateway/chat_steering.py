@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from cluster.gateway.chat_protocol import ChatRequest, Message, NamedTool
+from cluster.gateway.constraint import check
 from cluster.gateway.errors import bad_request
 from cluster.gateway.requests import Steering
 from cluster.gateway.service import ModelService
 from replicas.sampling.grammar_spec import Grammar
 from replicas.text.chat import ChatOptions, ChatPrompt
+from replicas.text.constrained_answer import allow_thinking
 from replicas.text.dialect import Dialect
 from replicas.text.parts import ContentParser, MessageParser
 from replicas.text.reasoning import ReasoningParser, ThinkMarks
@@ -54,11 +56,11 @@ def plan_chat(model: ModelService, body: ChatRequest) -> ChatPlan:
         prompt = model.renderer.prompt([_plain(message) for message in body.messages], options, limit)
     except ValueError as error:
         return ChatPlan(error, Steering())
-    return ChatPlan(prompt, _steering(model, dialect, body, tools, prompt.is_thinking))
+    return ChatPlan(prompt, _steering(model, dialect, body, tools, prompt.thinking))
 
 
 def _steering(
-    model: ModelService, dialect: Dialect, body: ChatRequest, tools: list[dict[str, Any]], is_thinking: bool
+    model: ModelService, dialect: Dialect, body: ChatRequest, tools: list[dict[str, Any]], thinking: str
 ) -> Steering:
     marks, form = dialect.think_marks, dialect.tool_format
     new_parser: Callable[[], MessageParser] = ContentParser
@@ -68,6 +70,8 @@ def _steering(
         names = frozenset(tool["function"]["name"] for tool in tools)
         new_parser = partial(form.parser, names, form.new_id, None if body.parallel_tool_calls else 1)
         grammar = _grammar(form, body, tools)
+        if grammar is not None:
+            check(grammar, "tools")
     if marks is None:
         return Steering(
             grammar=grammar,
@@ -75,19 +79,29 @@ def _steering(
             kept_special=dialect.shown if tools else frozenset(),
             continues_text=body.continue_final_message,
         )
-    closing = model.tokenizer.encode(marks.closing, add_bos=False, parse_special=True)
+    is_open = thinking == "open"
     return Steering(
         grammar=grammar,
-        constrained_after=tuple(closing) if is_thinking else (),
-        new_parser=partial(_reasoning_parser, marks, is_thinking, new_parser),
+        place=partial(_place, model, marks, thinking),
+        new_parser=partial(_reasoning_parser, marks, is_open, new_parser),
         kept_special=dialect.shown,
         continues_text=body.continue_final_message,
-        stop_scope=partial(StopScope, marks.opening, marks.closing, is_thinking),
+        stop_scope=partial(StopScope, marks.opening, marks.closing, is_open),
     )
 
 
-def _reasoning_parser(marks: ThinkMarks, is_thinking: bool, new_answer: Callable[[], MessageParser]) -> MessageParser:
-    return ReasoningParser(marks, is_thinking, new_answer())
+def _reasoning_parser(marks: ThinkMarks, is_open: bool, new_answer: Callable[[], MessageParser]) -> MessageParser:
+    return ReasoningParser(marks, is_open, new_answer())
+
+
+def _place(model: ModelService, marks: ThinkMarks, thinking: str, grammar: Grammar) -> Grammar:
+    """The constraint on the answer alone."""
+    if thinking == "none":
+        return grammar
+    if thinking == "possible":
+        return allow_thinking(grammar, marks)
+    closing = model.tokenizer.encode(marks.closing, add_bos=False, parse_special=True)
+    return replace(grammar, after=tuple(closing))
 
 
 def _grammar(form: ToolFormat, body: ChatRequest, tools: list[dict[str, Any]]) -> Grammar | None:

@@ -52,12 +52,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What an endpoint adds to the fields of a request: a constraint in place of the body's, the token ids behind which
-    any constraint holds, and how it reads the answer. `kept_special` are special tokens that `new_parser` has to see;
-    stop strings count in the scope that `stop_scope` gives."""
+    """What an endpoint adds to the fields of a request: a constraint in place of the body's, the place in the answer
+    where any constraint holds, and how it reads the answer. `kept_special` are special tokens that `new_parser` has to
+    see; stop strings count in the scope that `stop_scope` gives."""
 
     grammar: Grammar | None = None
-    constrained_after: tuple[int, ...] = ()
+    place: Callable[[Grammar], Grammar] | None = None
     new_parser: Callable[[], MessageParser] = ContentParser
     kept_special: frozenset[int] = frozenset()
     continues_text: bool = False
@@ -144,8 +144,8 @@ def _requests(
     """What is asked of the engine for each choice of a prompt, yet without a name. Raises ApiError."""
     token_ids, max_tokens = _prompt_and_limit(model, endpoint, body, read)
     grammar = steering.grammar or _constraint(body)
-    if grammar is not None:
-        grammar = replace(grammar, after=steering.constrained_after)
+    if grammar is not None and steering.place is not None:
+        grammar = steering.place(grammar)
     salt, block_size = body.cache_salt or "", model.info.block_size
     root = root_key(model.info.model_name, block_size, salt)
     request = GenerateRequest(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from jinja2.exceptions import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -38,10 +38,11 @@ class ChatOptions:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """`is_thinking`: the prompt leaves off inside the model's reasoning."""
+    """`thinking` says what the answer begins with: with the rest of reasoning that the prompt has opened, perhaps with
+    reasoning, or with none."""
 
     token_ids: list[int]
-    is_thinking: bool
+    thinking: Literal["open", "possible", "none"]
 
 
 class ChatRenderer:
@@ -90,7 +91,7 @@ class ChatRenderer:
         ids = tokenizer.encode_segments(segments)
         return ChatPrompt(
             token_ids=tokenizer.with_bos(ids) if tokenizer.add_bos else ids,
-            is_thinking=_leaves_off_thinking(dialect.think_marks, rendered, messages if options.continues else ()),
+            thinking=_thinking(dialect.think_marks, rendered, messages if options.continues else ()),
         )
 
     def _render(
@@ -147,13 +148,16 @@ class ChatRenderer:
         return str(rendered[0][0])
 
 
-def _leaves_off_thinking(marks: ThinkMarks | None, rendered: str, continued: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the template has opened the model's reasoning, or the last of the messages, if it goes on, has."""
+def _thinking(
+    marks: ThinkMarks | None, rendered: str, continued: Sequence[Mapping[str, Any]]
+) -> Literal["open", "possible", "none"]:
+    """`continued` are the messages, if the last of them goes on."""
     if marks is None:
-        return False
+        return "none"
     if continued:
         content = continued[-1].get("content")
-        return isinstance(content, str) and marks.is_open_in(content)
-    if rendered.rstrip().endswith(marks.opening):
-        return True
-    return marks.always and not rendered.rstrip().endswith(marks.closing)
+        return "open" if isinstance(content, str) and marks.is_open_in(content) else "none"
+    end = rendered.rstrip()
+    if end.endswith(marks.closing):
+        return "none"
+    return "open" if marks.always or end.endswith(marks.opening) else "possible"

@@ -27,7 +27,7 @@ def forced_calls(form: ToolFormat, tools: Sequence[Mapping[str, Any]], at_most_o
 
 
 def strict_calls(form: ToolFormat, tools: Sequence[Mapping[str, Any]], at_most_one: bool) -> Grammar:
-    """An answer that may hold calls, whose arguments fit the schemas of the functions that are strict. Raises ValueError
+    """An answer that may hold calls, whose arguments fit the schemas of functions that are strict. Raises ValueError
     for a format in which nothing marks the beginning of a call."""
     trigger = next((mark for mark in form.marks if form.begin("").startswith(mark)), None)
     if trigger is None:
