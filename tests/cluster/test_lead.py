@@ -108,6 +108,18 @@ async def test_the_lead_books_what_others_ask_for_until_they_say_that_it_is_sett
         await until(lambda: lead.bookings == {"y"})
 
 
+async def test_the_lead_is_told_all_that_matters_of_a_request():
+    with gateways(2) as made:
+        lead, (other,) = lead_and_others(made)
+        keys = tuple(bytes([number]) * 16 for number in range(10))
+        for replica in ("replica-1", "replica-2"):
+            lead.placement.stored(replica, keys)
+        asked = Wish("x", keys, 200, 10, session="s", avoid=frozenset(["replica-1"]))
+        _, choice = await other.colleagues.ask(MODEL, asked, 8)
+        assert (choice.replica, choice.cached_tokens) == ("replica-2", 160)
+        assert lead.placement._sessions == {"s": "replica-2"}
+
+
 async def test_requests_that_come_to_all_gateways_at_once_do_not_meet_at_one_replica():
     with gateways(8) as made:
         lead, others = lead_and_others(made)
