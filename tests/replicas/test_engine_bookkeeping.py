@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from replicas.config import EngineConfig
 from replicas.messages import KvRemoved, KvStored
-from tests.support.checking_executor import continuation
+from tests.support.checking_executor import continuation, logprobs_of
 from tests.support.engines import checking_engine, drain, request
 
 CONFIG = EngineConfig(block_size=4, max_batched_tokens=16, max_running=4)
+WISHES = [{}, {}, {"logprobs": 1}, {"prompt_logprobs": 1}, {"logprobs": 1, "prompt_logprobs": 1}]
 
 
 @st.composite
@@ -39,6 +40,9 @@ def workloads(draw):
                 st.integers(0, 3),
                 st.integers(0, 20),
                 st.one_of(st.none(), st.integers(0, 30)),
+                st.sampled_from(
+                    [{}, {}, {"logprobs": 1}, {"prompt_logprobs": 1}, {"logprobs": 1, "prompt_logprobs": 1}]
+                ),
             ),
             min_size=1,
             max_size=10,
@@ -49,6 +53,15 @@ def workloads(draw):
     return config, num_blocks, stem, requests, draw(st.integers(1, 3))
 
 
+def answer(prompt, output, wanted):
+    """Tokens, and of answer and prompt the log probabilities that are wanted."""
+    token_ids = [*prompt, *continuation(prompt, output)]
+    entries = [None, *(logprobs_of(token_ids, position) for position in range(1, len(token_ids)))]
+    logprobs = entries[len(prompt) :] if "logprobs" in wanted else ()
+    prompt_logprobs = entries[: len(prompt)] if "prompt_logprobs" in wanted else ()
+    return tuple(token_ids[len(prompt) :]), tuple(logprobs), tuple(prompt_logprobs)
+
+
 @settings(max_examples=150, deadline=None)
 @given(workloads())
 def test_any_schedule_generates_what_each_request_would_alone(workload):
@@ -56,11 +69,11 @@ def test_any_schedule_generates_what_each_request_would_alone(workload):
     engine = checking_engine(num_blocks, config, depth=depth)
     expected, finished, aborted = {}, {}, set()
     for step in range(2000):
-        for index, (cut, tail, output, priority, arrive, abort_at) in enumerate(requests):
+        for index, (cut, tail, output, priority, arrive, abort_at, wanted) in enumerate(requests):
             prompt = stem[:cut] + tail
             if arrive == step:
-                engine.add(request(str(index), prompt, output, priority=priority))
-                expected[str(index)] = continuation(prompt, output)
+                engine.add(request(str(index), prompt, output, priority=priority, **wanted))
+                expected[str(index)] = answer(prompt, output, wanted)
             if abort_at is not None and arrive + abort_at == step and engine.abort(str(index)):
                 aborted.add(str(index))
                 engine.check_integrity()
@@ -69,7 +82,8 @@ def test_any_schedule_generates_what_each_request_would_alone(workload):
         if step > 20 and not engine.has_work:
             break
     assert finished.keys() == expected.keys() - aborted
-    assert all(list(summary.token_ids) == expected[name] for name, summary in finished.items())
+    for name, summary in finished.items():
+        assert (summary.token_ids, summary.logprobs, summary.prompt_logprobs) == expected[name]
     assert engine.load().kv_blocks_free == num_blocks
     assert engine.load().running == engine.load().waiting == 0
 

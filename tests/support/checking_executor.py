@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from replicas.kv.prefix import chain_keys
+from replicas.messages import TokenLogprobs
 from replicas.plan import StepPlan, StepResults
+from replicas.sampling.params import SamplingParams
 
 VOCAB_SIZE = 97
 
@@ -26,11 +28,19 @@ def continuation(prompt: list[int], count: int) -> list[int]:
     return token_ids[len(prompt) :]
 
 
+def logprobs_of(token_ids: list[int], position: int) -> TokenLogprobs:
+    """A 'log probability' that tells the token's place and whether its history is the right one."""
+    return TokenLogprobs(-float(position), ((token_ids[position], -float(next_token(token_ids[:position]))),))
+
+
 @dataclass
 class Mirror:
     token_ids: list[int]
+    num_prompt: int
     num_computed: int
+    num_scored: int
     block_ids: list[int]
+    sampling: SamplingParams
 
 
 class CheckingExecutor:
@@ -40,7 +50,7 @@ class CheckingExecutor:
         self.in_flight: deque[set[int]] = deque()
         self.blocks: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.mirrors: dict[int, Mirror] = {}
-        self.results: deque[list[int | None]] = deque()
+        self.results: deque[StepResults] = deque()
         self.step_sizes: list[int] = []
 
     def submit(self, plan: StepPlan) -> None:
@@ -53,19 +63,34 @@ class CheckingExecutor:
             del self.mirrors[slot]
         for admission in plan.admitted:
             assert admission.slot not in self.mirrors, "a slot was given twice"
+            scored = max(admission.num_scored, 1)
+            assert admission.num_computed < scored or scored >= admission.num_prompt, "a token will not be scored"
             self.mirrors[admission.slot] = Mirror(
-                list(admission.token_ids), admission.num_computed, list(admission.block_ids)
+                list(admission.token_ids),
+                admission.num_prompt,
+                admission.num_computed,
+                scored,
+                list(admission.block_ids),
+                admission.sampling,
             )
         for work in plan.work:
             self.mirrors[work.slot].block_ids += work.new_block_ids
-        written = [self._write(self.mirrors[work.slot], work.num_tokens) for work in plan.work]
+        mirrors = [self.mirrors[work.slot] for work in plan.work]
+        written = [self._write(mirror, work.num_tokens) for mirror, work in zip(mirrors, plan.work, strict=True)]
         assert len(set(chain(*written))) == sum(map(len, written)), "two sequences wrote the same place"
         self.step_sizes.append(sum(map(len, written)))
-        self.results.append([self._sample(self.mirrors[work.slot]) for work in plan.work])
+        scores = {row: self._score(mirror) for row, mirror in enumerate(mirrors)}
+        drawn = [self._sample(mirror) for mirror in mirrors]
+        logprobs = {
+            row: logprobs_of(mirror.token_ids, len(mirror.token_ids) - 1)
+            for row, (mirror, token_id) in enumerate(zip(mirrors, drawn, strict=True))
+            if token_id is not None and mirror.sampling.logprobs is not None
+        }
+        self.results.append(StepResults(drawn, logprobs, scores))
 
     def collect(self) -> StepResults:
         self.in_flight.popleft()
-        return StepResults(self.results.popleft())
+        return self.results.popleft()
 
     def close(self) -> None:
         self.mirrors.clear()
@@ -79,6 +104,12 @@ class CheckingExecutor:
             places.append(place)
         mirror.num_computed += num_tokens
         return places
+
+    def _score(self, mirror: Mirror) -> list[TokenLogprobs]:
+        """Of the prompt tokens that are wanted, those whose history has now been computed."""
+        last = min(mirror.num_computed + 1, mirror.num_prompt)
+        first, mirror.num_scored = mirror.num_scored, max(mirror.num_scored, last)
+        return [logprobs_of(mirror.token_ids, position) for position in range(first, last)]
 
     def _sample(self, mirror: Mirror) -> int | None:
         held = [
