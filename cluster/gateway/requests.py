@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from cluster.gateway.caller import Caller
+from cluster.gateway.constraint import constraint
 from cluster.gateway.errors import bad_request, context_length_exceeded
 from cluster.gateway.gate import Ticket
 from cluster.gateway.generation import Generation
@@ -143,7 +144,7 @@ def _requests(
 ) -> list[GenerateRequest]:
     """What is asked of the engine for each choice of a prompt, yet without a name. Raises ApiError."""
     token_ids, max_tokens = _prompt_and_limit(model, endpoint, body, read)
-    grammar = steering.grammar or _constraint(body)
+    grammar = steering.grammar or constraint(body)
     if grammar is not None and steering.place is not None:
         grammar = steering.place(grammar)
     salt, block_size = body.cache_salt or "", model.info.block_size
@@ -180,13 +181,3 @@ def _prompt_and_limit(
     if asked is None:
         asked = min(endpoint.default_max_tokens or limit, limit - len(token_ids))
     return token_ids, 1 if body.wants_no_answer else asked
-
-
-def _constraint(body: SamplingFields) -> Grammar | None:
-    """Raises ApiError."""
-    for field in ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"):
-        if getattr(body, field) is not None:
-            raise bad_request(f"{field} is not supported by this server.", field, "unsupported_parameter")
-    if body.response_format not in (None, {"type": "text"}):
-        raise bad_request("response_format is not supported by this server.", "response_format")
-    return None
