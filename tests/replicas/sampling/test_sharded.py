@@ -16,6 +16,7 @@ from replicas.sampling.params import SamplingParams
 from replicas.sampling.rows import SampleRow
 from replicas.sampling.sampler import sample
 from replicas.sampling.sharded import PAIR_BYTES, sample_sharded
+from replicas.sampling.state import SamplingState
 from tests.support.checkpoints import fill
 
 VOCAB_SIZE, HIDDEN_SIZE, RANKS = 101, 8, 2
@@ -49,8 +50,38 @@ def check_rank(rank: int, store: str) -> None:
         fill(head.weight_slots(), {"head.weight": weights(case)})
         expected = sample(hidden_RH @ weights(case).T, rows())
         assert sample_sharded(head, hidden_RH, rows()).token_ids == expected.tolist(), case
+        check_features(head, weights(case))
     check_bytes(head, hidden_RH)
     dist.destroy_process_group()
+
+
+FEATURES = [
+    SamplingParams(temperature=0.0, repetition_penalty=1.5, logprobs=3),
+    GREEDY,
+    SamplingParams(temperature=0.0, logit_bias=((60, 50.0), (3, 40.0)), bad_words=((60,),)),
+    SamplingParams(temperature=0.0, allowed_token_ids=(0, 70, 100), min_tokens=1, stop_token_ids=(0,), logprobs=0),
+    SamplingParams(presence_penalty=2.0, frequency_penalty=-1.0, seed=3),
+    SamplingParams(temperature=0.0, bad_words=tuple((token_id,) for token_id in range(51))),
+    SamplingParams(temperature=0.0, bad_words=tuple((token_id,) for token_id in range(VOCAB_SIZE))),
+    SamplingParams(temperature=0.0, logprobs=20),
+]
+
+
+def check_features(head: VocabParallelEmbedding, weight_VH: torch.Tensor) -> None:
+    """Beside rows that need no more than a pair. One bans all that one rank has, one bans everything, in vain."""
+    hidden_RH = torch.randn(len(FEATURES), HIDDEN_SIZE, generator=torch.Generator().manual_seed(3))
+    seen = [5, 60, 60]
+    rows = [SamplingState(params, seen, 1, ()).next_row(seen) for params in FEATURES]
+    drawn = sample_sharded(head, hidden_RH, rows)
+    logits_RV = hidden_RH @ weight_VH.T
+    logprobs_RV = logits_RV.log_softmax(dim=-1)
+    assert drawn.token_ids == sample(logits_RV, rows).tolist()
+    assert {row: len(entry.top) for row, entry in drawn.logprobs.items()} == {0: 3, 3: 0, 7: 20}
+    for row, entry in drawn.logprobs.items():
+        assert entry.logprob == pytest.approx(logprobs_RV[row, drawn.token_ids[row]].item(), abs=1e-5)
+        assert [value for _, value in entry.top] == pytest.approx(
+            logprobs_RV[row].topk(len(entry.top)).values.tolist(), abs=1e-5
+        )
 
 
 def check_bytes(head: VocabParallelEmbedding, hidden_RH: torch.Tensor) -> None:
