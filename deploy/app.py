@@ -13,6 +13,7 @@ from cluster.embedding.deployment import embedder_deployment
 from cluster.embedding.messages import EmbedderSpec
 from cluster.gateway.deployment import gateway_deployment
 from cluster.gateway.service import GatewaySettings
+from cluster.gateway.settings import TextSettings
 from cluster.ingress import Ingress
 from cluster.replica import ReplicaSpec, replica_deployment
 from deploy.config import MobulaConfig, to_embedding_config, to_engine_config
@@ -50,5 +51,9 @@ def build_application(
         max_body_bytes=gateway.max_body,
         bus_host=bus_host,
         door=door_settings(config, os.environ),
+        text={
+            model.id: TextSettings(model.tool_parser, model.reasoning_parser, model.chat_template_override)
+            for model in config.models
+        },
     )
     return gateway_deployment(config.gateway.replicas).bind(handles, settings, ingress, embedders)

@@ -30,6 +30,7 @@ from deploy.units import parse_bytes, parse_duration
 from deploy.yaml_file import ConfigError, Problem, YamlFile, format_path, read_yaml
 from replicas.config import Dtype, EngineConfig, Kernels, Quantization
 from replicas.embedding.config import EmbeddingConfig
+from replicas.text.parser_names import ReasoningParserName, ToolParserName
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
@@ -161,6 +162,12 @@ class ModelSection(Section):
     slo: SloSection = SloSection()
     queue_tokens: int | None = Field(default=None, ge=1)
     """Tokens that may wait in a gateway for room at a replica; left out, as many as the replicas' KV caches hold."""
+    tool_parser: ToolParserName = "auto"
+    """How the model writes tool calls; `auto` sees it from the chat template, `none` refuses tools."""
+    reasoning_parser: ReasoningParserName = "auto"
+    """Which marks stand around the model's reasoning; `auto` sees it from the chat template."""
+    chat_template_override: bool = False
+    """Whether requests may bring a chat template of their own: code that the gateway runs, so for trusted callers."""
 
     @field_validator("id")
     @classmethod

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cluster.gateway.auth import ApiKey
 from cluster.gateway.limits import LimitSettings
-from replicas.text.dialect import AUTO
+from replicas.text.parser_names import ReasoningParserName, ToolParserName
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class AdmissionSettings:
 
 @dataclass(frozen=True, slots=True)
 class TextSettings:
-    """How one model's answers are read, by the names in replicas/text/dialect.py, and whether requests may bring a chat
-    template of their own, which is code that runs in the gateway."""
+    """How one model's answers are read, and whether requests may bring a chat template of their own, which is code that
+    runs in the gateway."""
 
-    tool_parser: str = AUTO
-    reasoning_parser: str = AUTO
+    tool_parser: ToolParserName = "auto"
+    reasoning_parser: ReasoningParserName = "auto"
     takes_templates: bool = False
 
 

@@ -11,12 +11,9 @@ from jinja2 import Environment, TemplateSyntaxError, meta
 from jinja2.defaults import DEFAULT_NAMESPACE
 
 from replicas.text.control_tokens import ControlTokens
+from replicas.text.parser_names import ReasoningParserName, ToolParserName
 from replicas.text.reasoning import REASONING_FORMATS, ThinkMarks, find_think_marks
 from replicas.text.tools.formats import TOOL_FORMATS, ToolFormat, find_tool_format
-
-AUTO, NONE = "auto", "none"
-TOOL_PARSERS = (AUTO, *TOOL_FORMATS, NONE)
-REASONING_PARSERS = (AUTO, *REASONING_FORMATS, NONE)
 
 # What the renderer itself gives to templates: no caller may set these.
 _OWN_VARIABLES = frozenset(
@@ -64,19 +61,19 @@ class Dialect:
 
 
 def find_dialect(
-    template: str | None, control: ControlTokens, tool_parser: str = AUTO, reasoning_parser: str = AUTO
+    template: str | None,
+    control: ControlTokens,
+    tool_parser: ToolParserName = "auto",
+    reasoning_parser: ReasoningParserName = "auto",
 ) -> Dialect:
     """As the chat template tells, but for what the two names of formats say otherwise."""
     template = template or ""
     names = _variables(template)
     knows_tools = "tools" in names
-    if tool_parser == AUTO:
-        tool_parser = (find_tool_format(template) if knows_tools else "json") or NONE
-    tool_format = None if tool_parser == NONE else TOOL_FORMATS[tool_parser]
-    if reasoning_parser == AUTO:
-        think_marks = find_think_marks(template)
-    else:
-        think_marks = None if reasoning_parser == NONE else REASONING_FORMATS[reasoning_parser]
+    found = find_tool_format(template) if knows_tools else "json"
+    tool_format = TOOL_FORMATS.get((found or "none") if tool_parser == "auto" else tool_parser)
+    found_marks = find_think_marks(template)
+    think_marks = found_marks if reasoning_parser == "auto" else REASONING_FORMATS.get(reasoning_parser)
     marks = {*(tool_format.marks if tool_format else ())}
     marks |= {think_marks.opening, think_marks.closing} if think_marks else set()
     special = {token.content: index for index, token in control.tokens.items() if token.special}

@@ -16,6 +16,7 @@ import yaml
 
 from deploy.config import (
     AuthSection,
+    EmbeddingSection,
     EngineSection,
     GatewaySection,
     KeyLimitSection,
@@ -59,6 +60,11 @@ VALID: dict[str, Any] = {
             },
             "slo": {"ttft_p99": "500ms", "itl_p99": "50ms"},
             "queue_tokens": 100_000,
+            "task": "generate",
+            "embedding": {"pooling": "mean", "dimensions": [128], "max_batch_size": 16, "batch_wait": "5ms"},
+            "tool_parser": "hermes",
+            "reasoning_parser": "think",
+            "chat_template_override": False,
         }
     ],
     "gateway": {
@@ -173,6 +179,7 @@ def test_a_relative_source_starts_at_the_file(file: Path, tmp_path: Path) -> Non
 SECTIONS: dict[tuple[str | int, ...], type[Section]] = {
     (): MobulaConfig,
     ("models", 0): ModelSection,
+    ("models", 0, "embedding"): EmbeddingSection,
     ("models", 0, "parallel"): ParallelSection,
     ("models", 0, "replicas"): ReplicasSection,
     ("models", 0, "engine"): EngineSection,
@@ -188,13 +195,15 @@ MISPLACED = [(*where, place) for where in KEYS for place in SECTIONS if where[1]
 WRONG_VALUES: list[Any] = [[1], {"a": 1}, 2.5, True, "many"]
 TEXTS, SWITCHES = (
     ("id", "host", "name", "keys_file"),
-    ("prefix_caching", "record_decodes", "share_events", "public_metrics"),
+    ("prefix_caching", "record_decodes", "share_events", "public_metrics", "chat_template_override"),
 )
 MISTYPED = [
     (*where, value)
     for where in KEYS
     for value in WRONG_VALUES
-    if not (where[1] in TEXTS and isinstance(value, str)) and not (where[1] in SWITCHES and isinstance(value, bool))
+    if not (where[1] == "dimensions" and isinstance(value, list))
+    and not (where[1] in TEXTS and isinstance(value, str))
+    and not (where[1] in SWITCHES and isinstance(value, bool))
 ]
 
 
