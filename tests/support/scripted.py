@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import httpx
@@ -17,12 +18,13 @@ from replicas.config import EngineConfig
 from replicas.engine import Engine, ServedModel
 from replicas.text.chat import ChatRenderer
 from replicas.text.tokenizer import Tokenizer
-from tests.support.builders import PARROT_BLOCKS, Parrot, ParrotExecutor
+from tests.support.builders import Parrot, ParrotExecutor
 from tests.support.dialects import OPENED, TEMPLATES, THINKING, write_dialect
 from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.sse import Streamed, read_stream
 
 BUILDER = "tests.support.scripted:scripted"
+MAX_MODEL_LEN = 8192
 END = 2  # <|im_end|> in the vocabularies of tests.support.dialects
 
 
@@ -30,16 +32,18 @@ class Script:
     """The answers of the model in `folder`, each a list of texts, one for each choice."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "script.json"
+        self._path = folder / "script.jsonl"
         self._tokenizer = Tokenizer.open(folder)
         self._answers: list[list[list[int]]] = []
+        self._lock = Lock()
 
     def add(self, *texts: str) -> int:
         """The seed that makes the model say these texts, and then end."""
-        encode = self._tokenizer.encode
-        self._answers.append([encode(text, add_bos=False, parse_special=True) for text in texts])
-        self._path.write_text(json.dumps(self._answers))
-        return len(self._answers) - 1
+        answer = [self._tokenizer.encode(text, add_bos=False, parse_special=True) for text in texts]
+        with self._lock, self._path.open("a") as script:
+            script.write(json.dumps(answer) + "\n")
+            self._answers.append(answer)
+            return len(self._answers) - 1
 
     def tokens(self, seed: int) -> Sequence[int]:
         return self._answers[seed][0]
@@ -48,7 +52,7 @@ class Script:
 class ScriptedExecutor(ParrotExecutor):
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._path = folder / "script.json"
+        self._path = folder / "script.jsonl"
         self._answers: list[list[list[int]]] = []
 
     def _advance(self, parrot: Parrot, num_tokens: int) -> int | None:
@@ -57,7 +61,7 @@ class ScriptedExecutor(ParrotExecutor):
             return None
         seed = parrot.sampling.seed
         if seed >= len(self._answers):
-            self._answers = json.loads(self._path.read_text())
+            self._answers += map(json.loads, self._path.read_text().splitlines()[len(self._answers) :])
         choices = self._answers[seed]
         answer = [*choices[parrot.sampling.choice % len(choices)], END]
         place = len(parrot.token_ids) - parrot.num_prompt
@@ -66,7 +70,7 @@ class ScriptedExecutor(ParrotExecutor):
 
 
 def scripted(path: str, config: EngineConfig, on_stage: Callable[[str, float], None]) -> Engine:
-    model = ServedModel("scripted", 4096, config.max_model_len or 2048, (END,), PARROT_BLOCKS)
+    model = ServedModel("scripted", 4096, MAX_MODEL_LEN, (END,), 16 * MAX_MODEL_LEN // config.block_size)
     return Engine(config, model, ScriptedExecutor(Path(path)))
 
 
@@ -99,7 +103,7 @@ def scripted_gateway(folder: Path) -> Iterator[ScriptedGateway]:
     text = {"json": TextSettings(takes_templates=True)}
     settings = GatewaySettings(text=text)
     with local_gateway(
-        main, EngineConfig(max_batched_tokens=256, max_running=32), BUILDER, "json", settings
+        main, EngineConfig(max_batched_tokens=2048, max_running=32), BUILDER, "json", settings
     ) as gateway:
         models = gateway.service.models
         for name, path in folders.items():
