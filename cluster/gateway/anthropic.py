@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response
 
-from cluster.gateway.adapted_chat import adapted_job, count_prompt
+from cluster.gateway.adapted_chat import Adapted, adapted_job, count_prompt
 from cluster.gateway.anthropic_answer import message_events, whole_message
 from cluster.gateway.anthropic_chat import chat_fields
 from cluster.gateway.anthropic_protocol import CountTokensRequest, MessagesRequest
@@ -29,6 +28,14 @@ MESSAGES = Endpoint(
     default_max_tokens=None,
     continues_text=False,
 )
+
+NAMES = {
+    "stop": "stop_sequences",
+    "thinking_token_budget": "thinking",
+    "reasoning_effort": "thinking or output_config.effort",
+    "response_format": "output_config.format",
+    "parallel_tool_calls": "tool_choice",
+}
 
 ERROR_TYPES = {
     400: "invalid_request_error",
@@ -54,7 +61,7 @@ async def _answer(gateway: GatewayService, request: Request) -> Response:
     """Raises ApiError before the first byte."""
     arrival, caller = time.perf_counter(), request.state.caller
     body = await read_body(gateway, request, MessagesRequest)
-    job = await adapted_job(gateway, MESSAGES, body.model, partial(_chat, body), caller, arrival)
+    job = await adapted_job(gateway, MESSAGES, _adapted(body), caller, arrival)
     if body.stream:
         return await stream(_events(message_events(job)))
     return JSONResponse(await whole_message(job))
@@ -63,11 +70,14 @@ async def _answer(gateway: GatewayService, request: Request) -> Response:
 async def _count(gateway: GatewayService, request: Request) -> Response:
     """Raises ApiError."""
     body = await read_body(gateway, request, CountTokensRequest)
-    return JSONResponse({"input_tokens": await count_prompt(gateway, body.model, partial(_chat, body))})
+    return JSONResponse({"input_tokens": await count_prompt(gateway, _adapted(body))})
 
 
-def _chat(body: CountTokensRequest, model: ModelService) -> dict[str, Any]:
-    return chat_fields(body, can_think=model.renderer.dialect_of(None).think_marks is not None)
+def _adapted(body: CountTokensRequest) -> Adapted:
+    def to_chat(model: ModelService) -> dict[str, Any]:
+        return chat_fields(body, can_think=model.renderer.dialect_of(None).think_marks is not None)
+
+    return Adapted(body.model, to_chat, NAMES)
 
 
 async def _events(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

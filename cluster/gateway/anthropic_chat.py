@@ -18,15 +18,14 @@ from cluster.gateway.anthropic_protocol import (
     ToolUseBlock,
     Turn,
 )
+from cluster.gateway.turns import Message, merged, text_part
 
 ERROR = "Error: "  # before the result of a tool that failed: chat templates know no other way to say so
-
-Message = dict[str, Any]
 
 
 def chat_fields(body: CountTokensRequest, can_think: bool) -> dict[str, Any]:
     """The body of a chat request. `can_think`: whether the model's template knows of reasoning."""
-    fields: dict[str, Any] = {"model": body.model, "messages": [*_system(body), *_merged(body.messages)]}
+    fields: dict[str, Any] = {"model": body.model, "messages": merged(_conversation(body))}
     if fields["messages"][-1]["role"] == "assistant":
         fields["continue_final_message"] = True
     if body.tools is not None:
@@ -65,28 +64,17 @@ def _thinking(body: CountTokensRequest, can_think: bool) -> dict[str, Any]:
     return fields
 
 
-def _system(body: CountTokensRequest) -> Iterator[Message]:
+def _conversation(body: CountTokensRequest) -> Iterator[Message]:
     if body.system:
-        yield {"role": "system", "content": _text(body.system)}
-
-
-def _merged(turns: Sequence[Turn]) -> list[Message]:
-    """Neighbours of one role are one message, as templates want roles to alternate."""
-    messages: list[Message] = []
-    for message in (message for turn in turns for message in _messages(turn)):
-        last = messages[-1] if messages else None
-        if last is None or last["role"] != message["role"] or message["role"] == "tool":
-            messages.append(message)
-            continue
-        for name in message.keys() - {"role"}:
-            last[name] = last[name] + message[name] if name in last else message[name]
-    return messages
+        yield {"role": "system", "content": [text_part(_text(body.system))]}
+    for turn in body.messages:
+        yield from _messages(turn)
 
 
 def _messages(turn: Turn) -> Iterator[Message]:
     """A turn of the user's with results of tools becomes several messages."""
     if isinstance(turn.content, str):
-        yield {"role": turn.role, "content": [_part(turn.content)]}
+        yield {"role": turn.role, "content": [text_part(turn.content)]}
     elif turn.role == "assistant":
         yield _assistant(turn.content)
     else:
@@ -96,7 +84,7 @@ def _messages(turn: Turn) -> Iterator[Message]:
                 content = ERROR + text if block.is_error else text
                 yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
             elif isinstance(block, TextBlock):
-                yield {"role": turn.role, "content": [_part(block.text)]}
+                yield {"role": turn.role, "content": [text_part(block.text)]}
 
 
 def _assistant(blocks: Sequence[AnyBlock]) -> Message:
@@ -104,7 +92,7 @@ def _assistant(blocks: Sequence[AnyBlock]) -> Message:
     for block in blocks:
         match block:
             case TextBlock(text=text):
-                message["content"].append(_part(text))
+                message["content"].append(text_part(text))
             case ThinkingBlock(thinking=thinking):
                 message["reasoning_content"] = message.get("reasoning_content", "") + thinking
             case ToolUseBlock():
@@ -115,10 +103,6 @@ def _assistant(blocks: Sequence[AnyBlock]) -> Message:
 
 def _text(content: str | Sequence[TextBlock]) -> str:
     return content if isinstance(content, str) else "".join(block.text for block in content)
-
-
-def _part(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text}
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -28,8 +28,10 @@ from cluster.gateway.errors import ApiError, error_object
 from cluster.gateway.farewell import FarewellMiddleware
 from cluster.gateway.guard import PROBES, Guard
 from cluster.gateway.limits import RATE_HEADERS
+from cluster.gateway.openapi import openapi
 from cluster.gateway.protocol import CompletionRequest, SamplingFields
 from cluster.gateway.requests import Job
+from cluster.gateway.responses import add_responses
 from cluster.gateway.service import GatewayService, ModelService
 from cluster.gateway.tokenize import add_tokenize
 from cluster.metrics import UNKNOWN_MODEL
@@ -53,7 +55,10 @@ def build_app(gateway: GatewayService) -> FastAPI:
     add_embeddings(app, gateway)
     add_tokenize(app, gateway)
     add_messages(app, gateway)
+    add_responses(app, gateway)
     _add_operations(app, gateway)
+    has_keys = bool(gateway.settings.door.keys)
+    app.openapi = lambda: openapi(app, _served(gateway), has_keys)  # type: ignore[method-assign]
     return app
 
 

@@ -190,7 +190,7 @@ class TestTurns:
         messages = self.chat(messages=[*turns, {"role": "user", "content": [{"type": "text", "text": "d"}]}])[
             "messages"
         ]
-        assert list(map(self.text, messages)) == ["ab", "c", "d"]
+        assert list(map(self.text, messages)) == ["a\n\nb", "c", "d"]
 
     def test_a_last_turn_of_the_assistant_is_continued(self, client, says):
         assert self.chat(messages=[*HELLO, {"role": "assistant", "content": "Hi"}])["continue_final_message"]
