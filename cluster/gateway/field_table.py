@@ -14,14 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from cluster.gateway.anthropic_protocol import CountTokensRequest, MessagesRequest
 from cluster.gateway.chat_protocol import ChatRequest
 from cluster.gateway.embeddings import EmbeddingRequest
 from cluster.gateway.protocol import MAX_INT, CompletionRequest, Strict
+from cluster.gateway.responses_protocol import ResponsesRequest
 from cluster.gateway.tokenize import DetokenizeRequest, TokenizeRequest
 
 ENDPOINTS: dict[str, type[Strict]] = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
+    "/v1/responses": ResponsesRequest,
+    "/v1/messages": MessagesRequest,
+    "/v1/messages/count_tokens": CountTokensRequest,
     "/v1/embeddings": EmbeddingRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
