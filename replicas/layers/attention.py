@@ -17,6 +17,7 @@ from parallel.mesh import Mesh
 from parallel.sharding import kv_head_shard
 from replicas.batch import ForwardBatch, KvLayer
 from replicas.config import ModelConfig
+from replicas.layers.huge_pages import prefer_huge_pages
 from replicas.models.layout import stage_layers
 
 
@@ -59,7 +60,9 @@ def allocate_kv_layers(
     shape = (num_blocks, block_size, _local_kv_heads(config, mesh), config.head_dim)
 
     def empty() -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
+        cache = torch.empty(shape, dtype=dtype, device=device)
+        prefer_huge_pages(cache)
+        return cache
 
     return [KvLayer(empty(), empty()) for _ in stage_layers(config, mesh)]
 

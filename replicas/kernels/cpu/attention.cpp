@@ -30,8 +30,8 @@ inline int64_t parts_of(int64_t length) {
 struct Tasks {
     std::vector<ManyTask> many;
     std::vector<FewTask> few;
-    std::vector<int64_t> starts = {0};  // in `few`, of each sequence's parts, and the end
-    std::vector<int64_t> memory = {0};  // in floats, of what each part sees, and the end
+    std::vector<int64_t> wholes = {0};  // where in `few` each sequence's parts start, and the end
+    std::vector<int64_t> memory = {0};  // where, in floats, lies what each part sees, and the end
     int64_t cost = 0;
 
     template <typename Scalar>
@@ -61,11 +61,12 @@ private:
     void add_few(const Step<Scalar>& step, int64_t sequence) {
         const int64_t start = step.first_seen(step.position(sequence, 0));
         const int64_t length = step.context_lens[sequence] - start, parts = parts_of(length);
+        const int64_t whole = wholes.size() - 1;
         for (int64_t p = 0; p < parts; p++) {
-            few.push_back({sequence, start + length * p / parts, start + length * (p + 1) / parts});
+            few.push_back({sequence, start + length * p / parts, start + length * (p + 1) / parts, whole});
             memory.push_back(memory.back() + Seen::floats_of(few.back().rows(step), step.head_dim));
         }
-        starts.push_back(few.size());
+        wholes.push_back(few.size());
     }
 };
 
@@ -77,7 +78,9 @@ void attend(const Step<Scalar>& step) {
     std::vector<Seen> seen;
     for (size_t i = 0; i < tasks.few.size(); i++)
         seen.emplace_back(memory + tasks.memory[i], tasks.few[i].rows(step), step.head_dim);
-    const int64_t many = tasks.many.size(), count = many + tasks.few.size(), sequences = tasks.starts.size() - 1;
+    const int64_t many = tasks.many.size(), count = many + tasks.few.size(), wholes = tasks.wholes.size() - 1;
+    std::vector<std::atomic<int64_t>> unseen(wholes);
+    for (int64_t w = 0; w < wholes; w++) unseen[w] = tasks.wholes[w + 1] - tasks.wholes[w];
     std::atomic<int64_t> taken = 0;
 #pragma omp parallel if (tasks.cost > WORTH_SHARING)
     {
@@ -86,16 +89,13 @@ void attend(const Step<Scalar>& step) {
             ahead = taken++;
             if (i < many) {
                 attend_many<PAIRS * 2 * LANES>(step, tasks.many[i], scratch);
-            } else {
-                const FewTask& next = tasks.few[std::min(ahead, count - 1) - many];
-                attend_few<PAIRS>(step, tasks.few[i - many], next, seen[i - many], scratch);
+                continue;
             }
-        }
-#pragma omp barrier
-#pragma omp for
-        for (int64_t s = 0; s < sequences; s++) {
-            const int64_t first = tasks.starts[s];
-            finish_few<PAIRS>(step, tasks.few[first], seen.data() + first, tasks.starts[s + 1] - first);
+            const FewTask &task = tasks.few[i - many], &next = tasks.few[std::min(ahead, count - 1) - many];
+            attend_few<PAIRS>(step, task, next, seen[i - many], scratch);
+            if (--unseen[task.whole]) continue;
+            const int64_t first = tasks.wholes[task.whole];
+            finish_few<PAIRS>(step, task, seen.data() + first, tasks.wholes[task.whole + 1] - first);
         }
     }
 }

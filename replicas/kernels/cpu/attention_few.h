@@ -102,10 +102,10 @@ inline void for_runs(int64_t rows, const Work& work) {
     if (rows - row == 1) work(std::integral_constant<int, 1>(), row);
 }
 
-// All queries of a sequence over the tokens [start, stop). Its rows are KV heads, then queries, then the query heads
-// that share the KV head.
+// All queries of a sequence over the tokens [start, stop), one of the parts of a whole. Its rows are KV heads, then
+// queries, then the query heads that share the KV head.
 struct FewTask {
-    int64_t sequence, start, stop;
+    int64_t sequence, start, stop, whole;
 
     template <typename Scalar>
     int64_t rows(const Step<Scalar>& step) const {
