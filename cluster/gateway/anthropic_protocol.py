@@ -72,7 +72,7 @@ ROLES: dict[type[Block | ThinkingBlock], str] = {
 
 class Turn(Strict):
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[AnyBlock], Field(fail_fast=True)]
+    content: str | Annotated[list[AnyBlock], Field(min_length=1, fail_fast=True)]
 
     @model_validator(mode="after")
     def blocks_fit_the_role(self) -> Turn:

@@ -237,6 +237,7 @@ def test_tokens_are_counted_as_they_are_used(client, says):
         ({"max_tokens": None}, "max_tokens is required"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages"),
         ({"messages": [{"role": "user", "content": [USE]}]}, "tool_use"),
         ({"messages": [*HELLO, {"role": "assistant", "content": [USE]}]}, "tool_result must follow"),
