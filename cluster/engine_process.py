@@ -44,8 +44,13 @@ from cluster.codec import (
     decode_to_engine,
     encode,
 )
+from cluster.grammar_queue import GrammarQueue
 from cluster.logs import configure_logging
 from replicas.engine import Engine
+from replicas.grammar.compiler import GrammarCompiler
+from replicas.grammar.matcher import Matcher
+from replicas.grammar.source import GrammarError
+from replicas.grammar.tokens import TokenSpec
 from replicas.messages import GenerateRequest, RequestSummary, StepOutput
 
 log = logging.getLogger(__name__)
@@ -78,10 +83,11 @@ class Pulse(threading.Thread):
 class EngineLoop:
     """Joins one engine to the control channel and the bus."""
 
-    def __init__(self, engine: Engine, control: zmq.Socket[bytes], bus: BusServer) -> None:
+    def __init__(self, engine: Engine, control: zmq.Socket[bytes], bus: BusServer, grammars: GrammarQueue) -> None:
         self._engine = engine
         self._control = control
         self._bus = bus
+        self._grammars = grammars
         self._gateway_of: dict[str, str] = {}
         self._early_aborts: OrderedDict[str, None] = OrderedDict()
         self._stopping = False
@@ -92,9 +98,11 @@ class EngineLoop:
         poller = zmq.Poller()
         poller.register(self._control, zmq.POLLIN)
         poller.register(self._bus.socket, zmq.POLLIN)
+        poller.register(self._grammars.wakes, zmq.POLLIN)
         while not self._stopping:
             poller.poll(0 if self._engine.has_work else int(HEARTBEAT_SECONDS * 1000))
             self._take_in()
+            self._take_compiled()
             for gateway in self._bus.keep_alive(time.monotonic()):
                 self._abort([name for name, owner in self._gateway_of.items() if owner == gateway])
             output = self._engine.step() if self._engine.has_work else StepOutput()
@@ -106,6 +114,7 @@ class EngineLoop:
 
     def close(self) -> None:
         self._bus.close()
+        self._grammars.close()
         self._engine.close()
 
     def _take_in(self) -> None:
@@ -137,21 +146,40 @@ class EngineLoop:
         if not self._bus.knows(message.gateway):
             self._answer(request.request_id, Stranger(self._bus.address))
             return
-        try:
-            self._engine.add(request)
-        except ValueError as error:
-            self._answer(request.request_id, Refused(str(error)))
+        if request.request_id in self._gateway_of:
+            self._answer(request.request_id, Refused(f"request_id {request.request_id!r} is already being served"))
             return
         self._gateway_of[request.request_id] = message.gateway
         self._bus.took(request.request_id)
+        if request.sampling.grammar is None:
+            self._add(request)
+        else:
+            self._grammars.put(request)
         if request.request_id in self._early_aborts:
             del self._early_aborts[request.request_id]
             self._abort((request.request_id,))
 
+    def _take_compiled(self) -> None:
+        for compiled in self._grammars.take():
+            if isinstance(compiled.outcome, GrammarError):
+                self._refuse(compiled.request, f"the constraint cannot be served: {compiled.outcome}")
+            else:
+                self._add(compiled.request, compiled.outcome)
+
+    def _add(self, request: GenerateRequest, matcher: Matcher | None = None) -> None:
+        try:
+            self._engine.add(request, matcher)
+        except ValueError as error:
+            self._refuse(request, str(error))
+
+    def _refuse(self, request: GenerateRequest, reason: str) -> None:
+        del self._gateway_of[request.request_id]
+        self._answer(request.request_id, Refused(reason))
+
     def _abort(self, request_ids: list[str] | tuple[str, ...]) -> None:
         """End requests. One that has not arrived yet is remembered, since the bus may overtake the unary call."""
         for request_id in request_ids:
-            summary = self._engine.abort(request_id)
+            summary = self._engine.abort(request_id) or self._grammars.cancel(request_id)
             if summary is not None:
                 self._finish(summary)
                 continue
@@ -212,7 +240,8 @@ def start(spec: EngineSpec, control: zmq.Socket[bytes], context: zmq.Context[zmq
         stages=tuple(stages),
     )
     control.send_multipart((b"", encode(Ready(info))))
-    return EngineLoop(engine, control, bus)
+    compiler = GrammarCompiler(TokenSpec(spec.model_path, model.vocab_size, model.eos_token_ids))
+    return EngineLoop(engine, control, bus, GrammarQueue(compiler))
 
 
 def main() -> int:

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from replicas.grammar.compile_channel import COMPILED, receive, send
+from replicas.grammar.matcher import Matcher
 from replicas.grammar.source import GrammarError, source_of
 from replicas.grammar.tokens import GrammarTokens, TokenSpec
 from replicas.sampling.grammar_spec import Grammar
@@ -83,6 +85,12 @@ class GrammarCompiler:
             known.result.cancel()
             for connection in known.connections:
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def matcher(self, compiled: CompiledGrammar, after: Sequence[int] = ()) -> Matcher:
+        """For one request, whose constraint begins behind the tokens `after`."""
+        token_bytes = self.tokens.token_bytes
+        begin = b"".join(token_bytes[token_id] for token_id in after)
+        return Matcher(compiled, begin, token_bytes, self._spec.eos_token_ids)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
