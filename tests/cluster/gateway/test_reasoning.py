@@ -177,3 +177,8 @@ class TestTemplatesOfTheCaller:
     @pytest.mark.parametrize("template", ["{% for %}", "{{ 1 // 0 }}", "{{ ''.__class__.mro() }}"])
     def test_that_cannot_be_rendered_are_the_callers_fault(self, scripted, chats, template):
         refused(chats.post(CHAT, json=scripted.body("json", "b", chat_template=template)), param="messages")
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_refuse_in_their_own_words(self, scripted, chats, stream):
+        body = scripted.body("json", "b", chat_template="{{ raise_exception('No system role here') }}", stream=stream)
+        assert refused(chats.post(CHAT, json=body), param="messages") == "No system role here."
