@@ -14,7 +14,7 @@ from cluster.gateway.requests import Steering
 from cluster.gateway.service import ModelService
 from replicas.sampling.grammar_spec import Grammar
 from replicas.text.chat import ChatOptions, ChatPrompt
-from replicas.text.constrained_answer import allow_thinking
+from replicas.text.constrained_answer import allow_thinking, finish_thinking
 from replicas.text.dialect import Dialect
 from replicas.text.parts import ContentParser, MessageParser
 from replicas.text.reasoning import ReasoningParser, ThinkMarks
@@ -101,7 +101,7 @@ def _place(model: ModelService, marks: ThinkMarks, thinking: str, grammar: Gramm
     if thinking == "possible":
         return allow_thinking(grammar, marks)
     closing = model.tokenizer.encode(marks.closing, add_bos=False, parse_special=True)
-    return replace(grammar, after=tuple(closing))
+    return replace(grammar, after=tuple(closing)) if len(closing) == 1 else finish_thinking(grammar, marks)
 
 
 def _grammar(form: ToolFormat, body: ChatRequest, tools: list[dict[str, Any]]) -> Grammar | None:

@@ -12,15 +12,27 @@ Format = dict[str, Any]
 
 
 def allow_thinking(grammar: Grammar, marks: ThinkMarks) -> Grammar:
-    """The same constraint on an answer before which there may be reasoning between its marks. Where the prompt has
-    opened the reasoning, `Grammar.after` says so instead."""
+    """The same constraint on an answer before which there may be reasoning between its marks."""
+    return _behind({"type": "optional", "content": _thought(marks.opening, marks)}, grammar)
+
+
+def finish_thinking(grammar: Grammar, marks: ThinkMarks) -> Grammar:
+    """The same constraint on an answer that begins inside reasoning, for marks that are no single tokens; where they
+    are, `Grammar.after` costs less."""
+    return _behind(_thought("", marks), grammar)
+
+
+def _thought(opening: str, marks: ThinkMarks) -> Format:
+    text = {"type": "tag", "begin": opening, "content": {"type": "any_text"}, "end": marks.closing}
+    line_breaks = {"type": "regex", "pattern": "\n{0,2}"}
+    return {"type": "sequence", "elements": [text, line_breaks]}
+
+
+def _behind(thought: Format, grammar: Grammar) -> Grammar:
     answer = _as_format(grammar)
     if answer is None:
         return grammar
-    thought = {"type": "tag", "begin": marks.opening, "content": {"type": "any_text"}, "end": marks.closing}
-    line_breaks = {"type": "regex", "pattern": "\n{0,2}"}
-    thinking = {"type": "optional", "content": {"type": "sequence", "elements": [thought, line_breaks]}}
-    tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": [thinking, answer]}}
+    tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": [thought, answer]}}
     return Grammar("structural_tag", json.dumps(tag, ensure_ascii=False))
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from replicas.sampling.grammar_spec import Grammar
-from replicas.text.constrained_answer import allow_thinking
+from replicas.text.constrained_answer import allow_thinking, finish_thinking
 from replicas.text.reasoning import THINK
 from tests.support.constraints import accepts
 
@@ -31,6 +31,15 @@ def test_the_answer_is_held_to_the_constraint(grammar: Grammar, good: str, bad: 
         assert not accepts(thinking, before + bad)
     assert not accepts(thinking, "<think>" + good)
     assert not accepts(thinking, "well</think>" + good)
+
+
+@pytest.mark.parametrize(("grammar", "good", "bad"), CASES, ids=lambda value: getattr(value, "kind", ""))
+def test_so_is_the_answer_behind_reasoning_that_is_open(grammar: Grammar, good: str, bad: str) -> None:
+    thinking = finish_thinking(grammar, THINK)
+    for before in ("</think>", "well { <b>\n</think>\n\n"):
+        assert accepts(thinking, before + good)
+        assert not accepts(thinking, before + bad)
+    assert not accepts(thinking, good)
 
 
 def test_what_has_no_other_form_stays_as_it_is() -> None:
