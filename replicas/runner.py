@@ -42,9 +42,9 @@ class Row:
         """Whether its next token can be drawn."""
         return self.num_computed == len(self.token_ids)
 
-    def take_scores(self, first: int) -> range:
-        """The prompt tokens whose log probabilities are wanted and follow from the tokens computed since `first`."""
-        targets = range(max(first + 1, self.num_scored), min(self.num_computed + 1, self.num_prompt))
+    def take_scores(self) -> range:
+        """The prompt tokens whose log probabilities are wanted, and follow from what the present step has computed."""
+        targets = range(self.num_scored, min(self.num_computed + 1, self.num_prompt))
         self.num_scored = max(self.num_scored, targets.stop)
         return targets
 
@@ -126,7 +126,7 @@ class ModelRunner:
         targets = []
         for row, work in zip(rows, plan.work, strict=True):
             row.num_computed += work.num_tokens
-            targets.append(row.take_scores(row.num_computed - work.num_tokens))
+            targets.append(row.take_scores())
         asked = _asked(rows, targets)
         if self._model.head is None:
             return self._hand_on(hidden_TH, rows, asked)
