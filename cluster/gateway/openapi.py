@@ -61,7 +61,7 @@ def openapi(app: FastAPI, models: Collection[str], needs_key: bool) -> Json:
             body = _share_body(operation, schemas)
             operation["responses"] = _responses(path, method, may_stream="stream" in body)
             if "model" in body:
-                body["model"]["enum"] = sorted(models)
+                _name_models(body["model"], models)
     if needs_key:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
@@ -82,6 +82,12 @@ def _share_body(operation: Json, schemas: Json) -> Json:
     return properties
 
 
+def _name_models(field: Json, models: Collection[str]) -> None:
+    for kind in field.get("anyOf", [field]):
+        if kind.get("type") == "string":
+            kind["enum"] = sorted(models)
+
+
 def _shared(schema: Any, title: str) -> Any:
     """The schema with its references to `$defs` pointing to where these go, and null allowed where a field may be left
     out."""
@@ -93,7 +99,7 @@ def _shared(schema: Any, title: str) -> Any:
     if "$ref" in shared:
         shared["$ref"] = shared["$ref"].replace("#/$defs/", f"#/components/schemas/{title}.")
     for name, field in shared.get("properties", {}).items():
-        if name not in shared.get("required", ()):
+        if name not in shared.get("required", ()) and {"type": "null"} not in field.get("anyOf", ()):
             shared["properties"][name] = {"anyOf": [field, {"type": "null"}]}
     return shared
 

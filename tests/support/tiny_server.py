@@ -27,7 +27,7 @@ def main(command: list[str]) -> int:
         config = EngineConfig(dtype="float32", kv_cache_memory=8 * 1024**2, max_running=8, max_model_len=256)
         with local_gateway(path, config, DEFAULT_BUILDER) as gateway:
             status = subprocess.run([part.replace("{url}", gateway.url) for part in command], check=False).returncode
-            return status or _ails(gateway)
+            return _ails(gateway) or status
 
 
 def _ails(gateway: LocalGateway) -> int:

@@ -48,5 +48,11 @@ def test_streams_and_errors_are_told(document, http):
     assert "text/plain" in document["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
 
 
+def test_the_models_are_named(document):
+    schemas = document["components"]["schemas"]
+    assert schemas["CompletionRequest"]["properties"]["model"]["enum"] == ["test"]
+    assert {"type": "null"} in schemas["DetokenizeRequest"]["properties"]["model"]["anyOf"]
+
+
 def test_a_key_is_asked_for_only_where_there_are_keys(document):
     assert "security" not in document
