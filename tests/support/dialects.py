@@ -75,6 +75,7 @@ TEMPLATES = {
     "json": CHATML,
 }
 """By the name of the format that each teaches; the last one knows no tools."""
+DIALECTS = TEMPLATES | {"thinking": THINKING, "opened": OPENED}
 
 
 def write_dialect(folder: Path, template: str) -> Path:

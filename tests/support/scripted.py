@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from replicas.engine import Engine, ServedModel
 from replicas.text.chat import ChatRenderer
 from replicas.text.tokenizer import Tokenizer
 from tests.support.builders import Parrot, ParrotExecutor
-from tests.support.dialects import OPENED, TEMPLATES, THINKING, write_dialect
+from tests.support.dialects import DIALECTS, write_dialect
 from tests.support.local_gateway import LocalGateway, local_gateway
 from tests.support.sse import Streamed, read_stream
 
@@ -96,27 +96,25 @@ class ScriptedGateway:
 
 @contextmanager
 def scripted_gateway(folder: Path) -> Iterator[ScriptedGateway]:
-    templates = TEMPLATES | {"thinking": THINKING, "opened": OPENED}
-    folders = {name: write_dialect(folder / name, template) for name, template in templates.items()}
+    folders = {name: write_dialect(folder / name, template) for name, template in DIALECTS.items()}
     main = folders["json"]
     script = Script(main)
-    text = {"json": TextSettings(takes_templates=True)}
-    settings = GatewaySettings(text=text)
-    with local_gateway(
-        main, EngineConfig(max_batched_tokens=2048, max_running=32), BUILDER, "json", settings
-    ) as gateway:
-        models = gateway.service.models
-        for name, path in folders.items():
-            if name != "json":
-                tokenizer = Tokenizer.open(path)
-                models[name] = replace(
-                    models["json"],
-                    id=name,
-                    tokenizer=tokenizer,
-                    renderer=ChatRenderer(tokenizer),
-                    takes_templates=False,
-                )
+    config = EngineConfig(max_batched_tokens=2048, max_running=32)
+    settings = GatewaySettings(text={"json": TextSettings(takes_templates=True)})
+    with local_gateway(main, config, BUILDER, "json", settings) as gateway:
+        add_dialects(gateway, folders)
         yield ScriptedGateway(gateway, script)
+
+
+def add_dialects(gateway: LocalGateway, folders: Mapping[str, Path]) -> None:
+    """Serve the engine's model in the other dialects, too, each under its name."""
+    models = gateway.service.models
+    for name, path in folders.items():
+        if name != "json":
+            renderer = ChatRenderer(tokenizer := Tokenizer.open(path))
+            models[name] = replace(
+                models["json"], id=name, tokenizer=tokenizer, renderer=renderer, takes_templates=False
+            )
 
 
 def joined_message(streamed: Streamed, index: int = 0) -> dict[str, Any]:
