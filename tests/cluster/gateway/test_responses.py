@@ -210,6 +210,7 @@ def test_what_is_refused_is_named(scripted, fields, param):
     assert response.json()["error"]["param"] == param, response.text
 
 
-def test_too_long_a_conversation(client):
-    with pytest.raises(BadRequestError, match="maximum context length is 2048"):
-        create(client, input="word " * 3000)
+def test_more_than_the_context(client):
+    with pytest.raises(BadRequestError, match="maximum context length is") as error:
+        create(client, max_output_tokens=100_000)
+    assert error.value.code == "context_length_exceeded"
