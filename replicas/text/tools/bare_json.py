@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from replicas.text.tools.arriving import Reading
-from replicas.text.tools.calls import CallParser
+from replicas.text.tools.json_calls import JsonCallParser
 
 PYTHON_TAG = "<|python_tag|>"
 
 
-class JsonParser(CallParser):
+class JsonParser(JsonCallParser):
     """Only calls of the request's tools: an answer may hold other JSON."""
 
     openings: tuple[str, ...] = ("{", "[")

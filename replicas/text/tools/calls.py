@@ -3,18 +3,15 @@ what only looked like a call."""
 
 from __future__ import annotations
 
-import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 
 from replicas.text.parts import CallArguments, CallStart, Content, Part, joined
 from replicas.text.tools.arriving import Arriving, Reading
-from replicas.text.tools.json_reader import SPACE, JsonReader, Malformed, read_string, skip_value
+from replicas.text.tools.json_reader import SPACE, Malformed
 
 NewId = Callable[[], str]
-
-_ARGUMENTS = ("arguments", "parameters")
 
 
 def new_call_id() -> str:
@@ -126,6 +123,10 @@ class CallParser(ABC):
         if self._limit is None or index < self._limit:
             self._parts.append(CallArguments(index, text))
 
+    def _whole_call(self, name: str, arguments: str) -> None:
+        self._argue(self._begin(name), arguments)
+        self._whole[-1] = True
+
     def _skip_space(self) -> Reading[str]:
         """The character behind it, which is not read."""
         yield from self._source.take_all(SPACE)
@@ -140,99 +141,3 @@ class CallParser(ABC):
         """`closing` behind white space. At the end of the text it may be missing: models leave it out."""
         if (yield from self._skip_space()) != "":
             yield from self._expect(closing)
-
-    # Calls that are JSON: an object with name and arguments.
-
-    def _json_calls(self, known_only: bool) -> Reading[None]:
-        """One object, or a list of them."""
-        if (yield from self._skip_space()) != "[":
-            yield from self._json_call(known_only)
-            return
-        self._source.take(1)
-        while True:
-            yield from self._json_call(known_only)
-            if (separator := (yield from self._skip_space())) == "":
-                return
-            yield from self._expect("," if separator == "," else "]")
-            if separator != ",":
-                return
-
-    def _json_call(self, known_only: bool) -> Reading[None]:
-        source, name, early, begun = self._source, None, None, False
-        punctuation = JsonReader(source, lambda _: None).punctuation
-        yield from punctuation("{")
-        while True:
-            key = yield from read_string(source)
-            yield from punctuation(":")
-            if key == "name" and name is None:
-                name = yield from read_string(source)
-                if not name or (known_only and name not in self._names):
-                    raise Malformed
-            elif key in _ARGUMENTS and not begun and early is None:
-                begun = name is not None
-                early = yield from self._json_arguments(name)
-            elif known_only and name is None and key != "type":
-                raise Malformed
-            else:
-                yield from skip_value(source)
-            if (yield from punctuation(",}")) == "}":
-                break
-        if name is None:
-            raise Malformed
-        if not begun:
-            self._whole_call(name, early or "{}")
-        source.release()
-
-    def _json_arguments(self, name: str | None) -> Reading[str | None]:
-        """Gives them out as they come if the name is known, which it nearly always is; else returns them. Some models
-        write the object into a string, or null for none."""
-        opening = yield from self._skip_space()
-        if opening == "{" and name is not None:
-            yield from self._stream_arguments(name)
-            return None
-        parts: list[str] = []
-        if opening == '"':
-            parts.append((yield from read_string(self._source)))
-        else:
-            yield from JsonReader(self._source, parts.append).value()
-        text = _object_text("".join(parts))
-        if name is None:
-            return text
-        self._whole_call(name, text)
-        return None
-
-    def _stream_arguments(self, name: str) -> Reading[None]:
-        held: list[str] = []
-        index: int | None = None
-
-        def emit(text: str) -> None:
-            nonlocal index
-            if index is not None:
-                self._argue(index, text)
-                return
-            held.append(text)
-            if text == ":":  # behind the first key: this looks like arguments
-                index = self._begin(name)
-                self._argue(index, "".join(held))
-
-        yield from JsonReader(self._source, emit).value()
-        if index is None:
-            index = self._begin(name)
-            self._argue(index, "".join(held))
-        self._whole[-1] = True
-
-    def _whole_call(self, name: str, arguments: str) -> None:
-        self._argue(self._begin(name), arguments)
-        self._whole[-1] = True
-
-
-def _object_text(text: str) -> str:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise Malformed from None
-    if value is None:
-        return "{}"
-    if not isinstance(value, dict):
-        raise Malformed
-    return text

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from replicas.text.tools.arriving import Reading
-from replicas.text.tools.calls import CallParser
+from replicas.text.tools.json_calls import JsonCallParser
 
 
-class HermesParser(CallParser):
+class HermesParser(JsonCallParser):
     openings = ("<tool_call>",)
 
     def _call(self, opening: str) -> Reading[None]:

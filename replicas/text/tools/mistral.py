@@ -9,7 +9,7 @@ import string
 from hashlib import sha256
 
 from replicas.text.tools.arriving import Reading
-from replicas.text.tools.calls import CallParser
+from replicas.text.tools.json_calls import JsonCallParser
 from replicas.text.tools.json_reader import Malformed
 
 TOOL_CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -30,7 +30,7 @@ def fit_mistral_id(call_id: str) -> str:
     return sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
 
-class MistralParser(CallParser):
+class MistralParser(JsonCallParser):
     openings = (TOOL_CALLS,)
 
     def _call(self, opening: str) -> Reading[None]:

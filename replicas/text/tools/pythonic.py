@@ -7,7 +7,7 @@ import json
 import re
 
 from replicas.text.tools.arriving import Reading
-from replicas.text.tools.calls import CallParser
+from replicas.text.tools.json_calls import JsonCallParser
 from replicas.text.tools.json_reader import Malformed
 from replicas.text.tools.python_reader import PythonReader
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[\w.:/-]*")
 _KEYWORD = re.compile(r"[\w-]*")
 
 
-class PythonicParser(CallParser):
+class PythonicParser(JsonCallParser):
     """Only calls of the request's tools: an answer may hold other lists. Arguments must have names."""
 
     openings = (PYTHON_START, "[", "{")

@@ -206,6 +206,11 @@ class TestHermes:
         assert content_of(parts) == "bad}}</tool_call>"
         assert not parser.has_whole_calls
 
+    @pytest.mark.parametrize("arguments", ['{"a:b": 1, bad}', '{"a:b" 1}', '{":": 1}', '{"a:'])
+    def test_a_colon_in_a_key_is_no_sign_of_arguments(self, arguments: str) -> None:
+        text = f'<tool_call>{{"name": "f", "arguments": {arguments}'
+        assert parse(new_parser("hermes"), list(text)) == parse(new_parser("hermes"), [text])
+
     def test_escapes_control_characters_in_strings(self) -> None:
         parts = parse(new_parser("hermes"), ['<tool_call>{"name": "f", "arguments": {"a": "x\n\ty"}}</tool_call>'])
         assert calls_of(parts) == [("f", {"a": "x\n\ty"})]
