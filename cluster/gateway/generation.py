@@ -77,12 +77,12 @@ class Generation:
         last, outcome = self._arrival, "error"
         try:
             while self.text.finish_reason is None:
-                token_ids, logprobs, reason = await self._feed.next()
+                fed = await self._feed.next()
                 self._has_begun.set()
-                if reason in ("abort", "error"):
+                if fed.finish_reason in ("abort", "error"):
                     raise unavailable("The engine gave this request up; try again.")
-                last = self._observe_tokens(last, len(token_ids))
-                for some in self._portions(FedTokens(token_ids, logprobs, reason)):
+                last = self._observe_tokens(last, len(fed.token_ids))
+                for some in self._portions(fed):
                     text = self.text.push(some.token_ids, some.finish_reason, some.logprobs)
                     if text or self.text.finish_reason is not None:
                         yield Delta(self.index, text, self.text.finish_reason, self.text.take_scored())

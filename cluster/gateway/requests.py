@@ -96,11 +96,18 @@ async def new_job(
     for read in prompts:
         leader = None
         for request in await gateway.off_loop(partial(_requests, model, endpoint, body, caller, read, steering)):
-            index, num_tokens, most = len(generations), len(request.token_ids), request.sampling.max_tokens
-            ticket = Ticket(caller.name, request.priority, num_tokens, most, arrival, body.service_tier == "flex")
-            named, text = replace(request, request_id=f"{job_id}-{index}"), TextStream(model.tokenizer, rules)
+            index, text = len(generations), TextStream(model.tokenizer, rules)
+            named = replace(request, request_id=f"{job_id}-{index}")
+            ticket = _ticket(body, caller, request, arrival, is_leader=leader is None)
             generations.append(Generation(gateway, model, named, text, index, caller, ticket, leader))
             leader = leader or generations[-1]
+    frame = _frame(endpoint, body, model, job_id)
+    chunk_frame = frame | {"object": endpoint.chunk_object} | ({"usage": None} if body.include_usage else {})
+    reserved = sum(_reserved(body, generation) for generation in generations)
+    return Job(body, steering, model, generations, frame, chunk_frame, reserved)
+
+
+def _frame(endpoint: Endpoint, body: SamplingFields, model: ModelService, job_id: str) -> dict[str, Any]:
     frame = {
         "id": f"{endpoint.id_prefix}-{body.request_id or job_id}",
         "object": endpoint.object,
@@ -109,12 +116,7 @@ async def new_job(
     }
     if body.service_tier is not None:
         frame["service_tier"] = "default" if body.service_tier == "auto" else body.service_tier
-    chunk_frame = frame | {"object": endpoint.chunk_object}
-    if body.include_usage:
-        chunk_frame["usage"] = None
-    return Job(
-        body, steering, model, generations, frame, chunk_frame, sum(_reserved(body, each) for each in generations)
-    )
+    return frame
 
 
 def _text_rules(body: SamplingFields, endpoint: Endpoint, steering: Steering) -> TextRules:
@@ -126,6 +128,20 @@ def _text_rules(body: SamplingFields, endpoint: Endpoint, steering: Steering) ->
         kept_special=steering.kept_special,
         stop_scope=steering.stop_scope,
         discards=body.wants_no_answer,
+    )
+
+
+def _ticket(
+    body: SamplingFields, caller: Caller, request: GenerateRequest, arrival: float, *, is_leader: bool
+) -> Ticket:
+    """Choices after the first have no prompt to compute, and no deadline that the first could make them miss."""
+    return Ticket(
+        key=caller.name,
+        priority=request.priority,
+        num_tokens=len(request.token_ids) if is_leader else 0,
+        max_tokens=request.sampling.max_tokens,
+        arrival=arrival,
+        patient=body.service_tier == "flex" or not is_leader,
     )
 
 
