@@ -21,7 +21,6 @@ from typing import Any
 from replicas.grammar.compile_channel import COMPILED, REFUSED, receive, send
 from replicas.grammar.tokens import GrammarTokens, TokenSpec
 
-COMPILE_SECONDS = 10
 EXTRA_MEMORY = 2 * 1024**3
 LOOK_SECONDS = 1.0
 
@@ -30,7 +29,7 @@ _PLACE = re.compile(r"^\[\d\d:\d\d:\d\d\] \S+: ")  # where in its sources xgramm
 
 def main() -> None:
     spec: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    parent = spec.pop("parent")
+    parent, seconds = spec["parent"], spec["seconds"]
     listener = socket.socket(fileno=int(sys.argv[1]))
     tokens = GrammarTokens(TokenSpec(spec["model_path"], spec["vocab_size"], tuple(spec["eos_token_ids"])))
     tokens.info(())
@@ -42,12 +41,12 @@ def main() -> None:
             continue
         connection, _ = listener.accept()
         if os.fork() == 0:
-            _compile_and_end(connection, tokens)
+            _compile_and_end(connection, tokens, seconds)
         connection.close()
 
 
-def _compile_and_end(connection: socket.socket, tokens: GrammarTokens) -> None:
-    signal.alarm(COMPILE_SECONDS)
+def _compile_and_end(connection: socket.socket, tokens: GrammarTokens, seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     limit = _memory() + EXTRA_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:

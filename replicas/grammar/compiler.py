@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 THREADS = 2
+COMPILE_SECONDS = 10.0
 START_SECONDS = 120.0
 CACHE_BYTES = 256 * 1024**2
 CACHE_ENTRIES = 1024
@@ -42,10 +43,11 @@ class Compilation:
 
 
 class GrammarCompiler:
-    """Grammars of one model. The other process starts with the first grammar. Thread-safe."""
+    """Grammars of one model, each within so many seconds. The other process starts with the first. Thread-safe."""
 
-    def __init__(self, spec: TokenSpec) -> None:
+    def __init__(self, spec: TokenSpec, seconds: float = COMPILE_SECONDS) -> None:
         self._spec = spec
+        self._seconds = seconds
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="grammar")
         self._known: OrderedDict[tuple[str, str], Compilation] = OrderedDict()
         self._lock = threading.Lock()
@@ -131,7 +133,7 @@ class GrammarCompiler:
         source = source_of(grammar)
         with self._lock:
             if self._server is None or not self._server.runs:
-                self._server = _Server(self._spec)
+                self._server = _Server(self._spec, self._seconds)
             connection = self._server.connect()
             known.connections.append(connection)
         spelled = self.tokens.spelled_in(source.text) if source.language == "structural_tag" else ()
@@ -166,7 +168,7 @@ class GrammarCompiler:
 class _Server:
     """The compiling process. It inherits the socket that it listens on: connections may come before it is up."""
 
-    def __init__(self, spec: TokenSpec) -> None:
+    def __init__(self, spec: TokenSpec, seconds: float) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind("")  # Linux finds a name that nobody has
         self._listener.listen(64)
@@ -181,7 +183,7 @@ class _Server:
         self._listener.close()
         assert self._process.stdin is not None
         with self._process.stdin as pipe:
-            pipe.write(json.dumps(asdict(spec) | {"parent": os.getpid()}).encode())
+            pipe.write(json.dumps(asdict(spec) | {"parent": os.getpid(), "seconds": seconds}).encode())
 
     @property
     def runs(self) -> bool:
