@@ -23,6 +23,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from cluster.gateway.errors import sendable
 from cluster.gateway.foreign_fields import REFUSED, WITHOUT_EFFECT
+from replicas.sampling.params import MAX_BIAS, MAX_LOGPROBS
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
@@ -31,7 +32,6 @@ MAX_PROMPTS = 128
 MAX_CHOICES = 128  # of all prompts together
 MAX_BIASES = 1024
 MAX_BAD_WORDS = 128
-MAX_LOGPROBS = 20
 MAX_INT = 2**63 - 1
 
 
@@ -74,7 +74,7 @@ class Shown:
 
 TokenId = Annotated[int, Shown(minimum=0)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
-Bias = Annotated[float, Shown(minimum=-100, maximum=100)]
+Bias = Annotated[float, Shown(minimum=-MAX_BIAS, maximum=MAX_BIAS)]
 Penalty = Annotated[float, Shown(minimum=-2, maximum=2)]
 Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
