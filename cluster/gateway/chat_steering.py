@@ -64,29 +64,25 @@ def _steering(
 ) -> Steering:
     marks, form = dialect.think_marks, dialect.tool_format
     new_parser: Callable[[], MessageParser] = ContentParser
-    grammar = None
+    kept, grammar, place, stop_scope = dialect.think_tokens, None, None, None
     if tools:
         assert form is not None
         names = frozenset(tool["function"]["name"] for tool in tools)
         new_parser = partial(form.parser, names, form.new_id, None if body.parallel_tool_calls else 1)
+        kept |= dialect.call_tokens
         grammar = _grammar(form, body, tools)
-        if grammar is not None:
-            check(grammar, "tools")
-    if marks is None:
-        return Steering(
-            grammar=grammar,
-            new_parser=new_parser,
-            kept_special=dialect.shown if tools else frozenset(),
-            continues_text=body.continue_final_message,
-        )
-    is_open = thinking == "open"
+    if marks is not None:
+        is_open = thinking == "open"
+        new_parser = partial(_reasoning_parser, marks, is_open, new_parser)
+        place = partial(_place, model, marks, thinking)
+        stop_scope = partial(StopScope, marks.opening, marks.closing, is_open)
     return Steering(
         grammar=grammar,
-        place=partial(_place, model, marks, thinking),
-        new_parser=partial(_reasoning_parser, marks, is_open, new_parser),
-        kept_special=dialect.shown,
+        place=place,
+        new_parser=new_parser,
+        kept_special=kept,
         continues_text=body.continue_final_message,
-        stop_scope=partial(StopScope, marks.opening, marks.closing, is_open),
+        stop_scope=stop_scope,
     )
 
 
@@ -105,7 +101,14 @@ def _place(model: ModelService, marks: ThinkMarks, thinking: str, grammar: Gramm
 
 
 def _grammar(form: ToolFormat, body: ChatRequest, tools: list[dict[str, Any]]) -> Grammar | None:
-    """Raises ApiError."""
+    """What `tool_choice` and strict tools ask for. Raises ApiError."""
+    grammar = _forced(form, body, tools)
+    if grammar is not None:
+        check(grammar, "tools")
+    return grammar
+
+
+def _forced(form: ToolFormat, body: ChatRequest, tools: list[dict[str, Any]]) -> Grammar | None:
     choice, at_most_one = body.tool_choice, not body.parallel_tool_calls
     if isinstance(choice, NamedTool):
         named = [tool for tool in tools if tool["function"]["name"] == choice.function.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,15 +28,16 @@ _SWITCHES = ("enable_thinking", "thinking")
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """`variables` are those of the template that a caller may set. `tool_format` None: calls cannot be read.
-    `knows_tools`: the template shows tools to the model; `knows_calls`: it shows earlier calls. `shown` are the special
-    tokens among the marks, which have to be seen in the text."""
+    `knows_tools`: the template shows tools to the model; `knows_calls`: it shows earlier calls. `call_tokens` and
+    `think_tokens` are the special tokens among the marks, which have to be seen in the text."""
 
     tool_format: ToolFormat | None = None
     think_marks: ThinkMarks | None = None
     variables: frozenset[str] = frozenset()
     knows_tools: bool = False
     knows_calls: bool = False
-    shown: frozenset[int] = frozenset()
+    call_tokens: frozenset[int] = frozenset()
+    think_tokens: frozenset[int] = frozenset()
 
     def check_variables(self, variables: Mapping[str, Any]) -> None:
         """Raises ValueError for one that the template does not know."""
@@ -74,16 +75,19 @@ def find_dialect(
     tool_format = TOOL_FORMATS.get((found or "none") if tool_parser == "auto" else tool_parser)
     found_marks = find_think_marks(template)
     think_marks = found_marks if reasoning_parser == "auto" else REASONING_FORMATS.get(reasoning_parser)
-    marks = {*(tool_format.marks if tool_format else ())}
-    marks |= {think_marks.opening, think_marks.closing} if think_marks else set()
     special = {token.content: index for index, token in control.tokens.items() if token.special}
+
+    def tokens(marks: Iterable[str]) -> frozenset[int]:
+        return frozenset(special[mark] for mark in marks if mark in special)
+
     return Dialect(
         tool_format=tool_format,
         think_marks=think_marks,
         variables=names - _OWN_VARIABLES,
         knows_tools=knows_tools,
         knows_calls="tool_calls" in template,
-        shown=frozenset(special[mark] for mark in marks & special.keys()),
+        call_tokens=tokens(tool_format.marks if tool_format else ()),
+        think_tokens=tokens((think_marks.opening, think_marks.closing) if think_marks else ()),
     )
 
 

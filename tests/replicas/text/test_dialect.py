@@ -84,8 +84,9 @@ def test_an_effort_is_told_in_the_templates_own_words(template: str, effort: str
 
 def test_special_tokens_among_the_marks_are_to_be_shown(tmp_path: Path) -> None:
     tokenizer = Tokenizer.open(write_dialect(tmp_path, TEMPLATES["mistral"]))
-    shown = ChatRenderer(tokenizer).dialect.shown
-    assert {tokenizer.token_bytes[index] for index in shown} == {b"[TOOL_CALLS]", b"[ARGS]", b"[CALL_ID]"}
+    dialect = ChatRenderer(tokenizer).dialect
+    assert dialect.think_tokens == frozenset()
+    assert {tokenizer.token_bytes[index] for index in dialect.call_tokens} == {b"[TOOL_CALLS]", b"[ARGS]", b"[CALL_ID]"}
 
 
 @pytest.mark.parametrize(
