@@ -35,7 +35,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "bias": {"logit_bias": tuple((token_id, 3.0) for token_id in range(0, VOCAB_SIZE, 5))},
     "bad words": {
         "bad_words": tuple((token_id,) for token_id in range(3, VOCAB_SIZE, 3))
-        + tuple((first, second) for first in range(60) for second in range(0, VOCAB_SIZE, 2))
+        + tuple((first, second) for first in range(3, 60) for second in range(0, VOCAB_SIZE, 8))
     },
     "allowed": {"allowed_token_ids": tuple(range(2, VOCAB_SIZE, 4))},
     "min tokens": {"min_tokens": 20, "stop_token_ids": tuple(range(3, 100)), "ignore_eos": False},
