@@ -17,12 +17,14 @@ MIX_2 = 0x94D049BB133111EB - 2**64
 UNIFORM_BITS = 23  # so that the midpoints of 2**23 intervals in (0, 1) are exact in float32
 
 
-def gumbel_noise(
-    seeds_R: torch.Tensor, choices_R: torch.Tensor, positions_R: torch.Tensor, vocab_size: int
-) -> torch.Tensor:
-    """Standard Gumbel noise, float32 of shape (R, V). All inputs are int64 of shape (R,)."""
-    keys_R = mix(mix(mix(seeds_R) ^ choices_R) ^ positions_R)
-    tokens_V = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=seeds_R.device) * GOLDEN
+def row_keys(seeds_R: torch.Tensor, choices_R: torch.Tensor, positions_R: torch.Tensor) -> torch.Tensor:
+    """What tells rows apart. All are int64 of shape (R,)."""
+    return mix(mix(mix(seeds_R) ^ choices_R) ^ positions_R)
+
+
+def gumbel_noise(keys_R: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Standard Gumbel noise, float32 of shape (R, V)."""
+    tokens_V = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=keys_R.device) * GOLDEN
     bits_RV = mix(keys_R[:, None] + tokens_V)
     uniform_RV = _shift_right(bits_RV, 64 - UNIFORM_BITS).float().add_(0.5).mul_(2.0**-UNIFORM_BITS)
     return uniform_RV.log_().neg_().log_().neg_()

@@ -2,7 +2,7 @@
 
 The filters follow the order of transformers' logits processors; a tie at a filter's threshold is kept.
 
-Shape suffixes: R rows to sample (G of them greedy, S of them random), V vocabulary, N pieces of P numbers each.
+Shape suffixes: R rows to sample (G of them greedy, S of them random), V vocabulary.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from replicas.sampling.noise import gumbel_noise
+from replicas.sampling.draw import argmax, draw
+from replicas.sampling.noise import row_keys
 from replicas.sampling.params import SamplingParams
 from replicas.sampling.processors import process_logits
 from replicas.sampling.rows import SampleRow
-
-_PIECE = 256
 
 
 def sample(logits_RV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
@@ -29,17 +28,6 @@ def sample(logits_RV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
     return token_ids_R
 
 
-def argmax(x_RV: torch.Tensor) -> torch.Tensor:
-    """The index of each row's largest number, the lowest on a tie. On CPUs torch finds a maximum's value several times
-    faster than its place, so the place is looked for only in the piece that has the value."""
-    if x_RV.device.type != "cpu" or x_RV.size(1) % _PIECE:
-        return x_RV.argmax(dim=-1)
-    pieces_RNP = x_RV.unflatten(1, (-1, _PIECE))
-    best_R = pieces_RNP.amax(dim=-1).argmax(dim=-1)
-    within_R = pieces_RNP[torch.arange(len(x_RV)), best_R].argmax(dim=-1)
-    return torch.add(within_R, best_R, alpha=_PIECE)
-
-
 def _sample_random(logits_SV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
     device = logits_SV.device
     temperatures_S = torch.tensor([row.params.temperature for row in rows], device=device)
@@ -48,13 +36,12 @@ def _sample_random(logits_SV: torch.Tensor, rows: Sequence[SampleRow]) -> torch.
     def column(values: Iterable[int]) -> torch.Tensor:
         return torch.tensor(list(values), dtype=torch.int64, device=device)
 
-    noise_SV = gumbel_noise(
+    keys_S = row_keys(
         column(row.params.seed for row in rows),
         column(row.params.choice for row in rows),
         column(row.position for row in rows),
-        logits_SV.shape[1],
     )
-    return argmax(logits_SV + noise_SV)
+    return draw(logits_SV, keys_S)
 
 
 def filter_logits(logits_SV: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:

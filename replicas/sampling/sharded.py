@@ -13,10 +13,11 @@ import torch
 from parallel.collectives import all_gather
 from parallel.layers import VocabParallelEmbedding
 from replicas.messages import TokenLogprobs
+from replicas.sampling.draw import argmax
 from replicas.sampling.logprobs import RawLogprobs
 from replicas.sampling.processors import exclude
 from replicas.sampling.rows import SampleRow
-from replicas.sampling.sampler import argmax, sample
+from replicas.sampling.sampler import sample
 
 PAIR_BYTES = 16
 

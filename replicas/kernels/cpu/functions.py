@@ -102,6 +102,13 @@ def attention(step: AttentionStep, query_TQD: torch.Tensor, layer: KvLayer) -> t
     return out
 
 
+def draw(logits_RV: torch.Tensor, keys_R: torch.Tensor) -> torch.Tensor:
+    """tokens_R drawn from the softmax of float32 logits with the noise of `keys_R`; -1 where it can't tell."""
+    tokens_R = torch.empty_like(keys_R)
+    launch("draw", logits_RV.data_ptr(), keys_R.data_ptr(), tokens_R.data_ptr(), *logits_RV.shape)
+    return tokens_R
+
+
 def matmul_quantized(
     x_TI: torch.Tensor,
     panels: torch.Tensor,

@@ -41,6 +41,11 @@ def load_library() -> ctypes.CDLL:
         raise KernelsUnavailableError(f"the compiled CPU kernels cannot be loaded: {error}") from error
 
 
+def is_loaded() -> bool:
+    """Whether somebody here has loaded the kernels, and so wants them."""
+    return load_library.cache_info().currsize > 0
+
+
 def _compiler() -> str:
     """`$CXX`, or the first compiler there is."""
     for name in (os.environ.get("CXX"), *_COMPILERS):

@@ -102,6 +102,7 @@ inline floats maximum(floats a, floats b) { return a > b ? a : b; }
 inline float sum(floats x) { return _mm512_reduce_add_ps(bit_cast<__m512>(x)); }
 inline int32_t sum(ints x) { return _mm512_reduce_add_epi32(bit_cast<__m512i>(x)); }
 inline float largest(floats x) { return _mm512_reduce_max_ps(bit_cast<__m512>(x)); }
+inline bool any(ints x) { return _mm512_test_epi32_mask(bit_cast<__m512i>(x), bit_cast<__m512i>(x)); }
 #else
 template <typename Vector>
 inline auto sum(Vector x) {
@@ -113,6 +114,12 @@ inline auto sum(Vector x) {
 inline float largest(floats x) {
     for (int width = LANES / 2; width; width /= 2)
         for (int i = 0; i < width; i++) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
+    return x[0];
+}
+
+inline bool any(ints x) {
+    for (int width = LANES / 2; width; width /= 2)
+        for (int i = 0; i < width; i++) x[i] |= x[i + width];
     return x[0];
 }
 #endif
