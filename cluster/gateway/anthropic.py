@@ -1,9 +1,9 @@
-"""POST /v1/messages and /v1/messages/count_tokens: chats in Anthropic's shape, its errors too."""
+"""POST /v1/messages and /v1/messages/count_tokens: chats in Anthropic's shape."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -15,7 +15,7 @@ from cluster.gateway.anthropic_answer import message_events, whole_message
 from cluster.gateway.anthropic_chat import chat_fields
 from cluster.gateway.anthropic_protocol import CountTokensRequest, MessagesRequest
 from cluster.gateway.entrance import json_body, read_body
-from cluster.gateway.errors import ApiError
+from cluster.gateway.errors import ANTHROPIC_PATH, ApiError, body_at
 from cluster.gateway.requests import Endpoint
 from cluster.gateway.service import GatewayService, ModelService
 from cluster.gateway.sse import named_event, stream
@@ -37,24 +37,15 @@ NAMES = {
     "parallel_tool_calls": "tool_choice",
 }
 
-ERROR_TYPES = {
-    400: "invalid_request_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    415: "invalid_request_error",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
-
 
 def add_messages(app: FastAPI, gateway: GatewayService) -> None:
     @app.post("/v1/messages", openapi_extra=json_body(MessagesRequest))
     async def messages(request: Request) -> Response:
-        return await _in_its_words(_answer(gateway, request))
+        return await _answer(gateway, request)
 
     @app.post("/v1/messages/count_tokens", openapi_extra=json_body(CountTokensRequest))
     async def count_tokens(request: Request) -> Response:
-        return await _in_its_words(_count(gateway, request))
+        return await _count(gateway, request)
 
 
 async def _answer(gateway: GatewayService, request: Request) -> Response:
@@ -91,16 +82,4 @@ async def _events(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         except ApiError as error:
             if not has_begun:
                 raise
-            yield named_event("error", _error_object(error))
-
-
-async def _in_its_words(answer: Awaitable[Response]) -> Response:
-    try:
-        return await answer
-    except ApiError as error:
-        return JSONResponse(_error_object(error), error.status, error.headers)
-
-
-def _error_object(error: ApiError) -> dict[str, Any]:
-    kind = ERROR_TYPES.get(error.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.body["error"]["message"]}}
+            yield named_event("error", body_at(ANTHROPIC_PATH, error))

@@ -24,7 +24,7 @@ from cluster.gateway.disconnect import CancelOnDisconnect
 from cluster.gateway.embedder import EmbedderService
 from cluster.gateway.embeddings import add_embeddings
 from cluster.gateway.entrance import json_body
-from cluster.gateway.errors import ApiError, error_object
+from cluster.gateway.errors import ApiError, body_at, error_object
 from cluster.gateway.farewell import FarewellMiddleware
 from cluster.gateway.guard import PROBES, Guard
 from cluster.gateway.limits import RATE_HEADERS
@@ -195,19 +195,19 @@ def _model_object(gateway: GatewayService, name: str) -> dict[str, Any]:
     }
 
 
-async def _on_api_error(_: Request, error: Exception) -> Response:
+async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return JSONResponse(error.body, error.status, error.headers)
+    return JSONResponse(body_at(request.url.path, error), error.status, error.headers)
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     words = {404: f"There is no {request.url.path[:200]} here.", 405: f"{request.method} is not allowed here."}
-    message = words.get(error.status_code, str(error.detail))
-    return JSONResponse(error_object(message, "invalid_request_error"), error.status_code, error.headers)
+    told = ApiError(error.status_code, words.get(error.status_code, str(error.detail)))
+    return JSONResponse(body_at(request.url.path, told), error.status_code, error.headers)
 
 
-async def _on_unexpected(_: Request, error: Exception) -> Response:
+async def _on_unexpected(request: Request, error: Exception) -> Response:
     """The server drops the connection after this, which the client has to know."""
-    body = error_object("The server failed; try again.", "server_error")
-    return JSONResponse(body, 500, {"Connection": "close"})
+    told = ApiError(500, "The server failed; try again.", kind="server_error")
+    return JSONResponse(body_at(request.url.path, told), 500, {"Connection": "close"})

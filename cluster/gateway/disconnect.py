@@ -7,7 +7,7 @@ import asyncio
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cluster.gateway.errors import ApiError
+from cluster.gateway.errors import ApiError, body_at
 
 ABSURD = 16  # times the limit
 
@@ -27,7 +27,8 @@ class CancelOnDisconnect:
         try:
             body = await self._read_body(receive)
         except ApiError as error:
-            await JSONResponse(error.body, error.status, {"Connection": "close"})(scope, receive, send)
+            refusal = JSONResponse(body_at(scope["path"], error), error.status, {"Connection": "close"})
+            await refusal(scope, receive, send)
             return
         if body is None:
             return

@@ -1,4 +1,4 @@
-"""What a caller is told when something is wrong: OpenAI's error object, one short sentence, never a stack trace."""
+"""What a caller is told when something is wrong: an error object, one short sentence, never a stack trace."""
 
 from __future__ import annotations
 
@@ -25,6 +25,24 @@ class ApiError(Exception):
         self.status = status
         self.headers = headers
         self.body = error_object(message, kind, param, code)
+
+
+ANTHROPIC_PATH = "/v1/messages"  # and what is below it
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def body_at(path: str, error: ApiError) -> dict[str, Any]:
+    """What the clients of this path are told: OpenAI's error object, or Anthropic's."""
+    if not path.startswith(ANTHROPIC_PATH):
+        return error.body
+    kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.body["error"]["message"]}}
 
 
 def error_object(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:

@@ -14,17 +14,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.gateway.auth import KeyRing
 from cluster.gateway.caller import Caller
-from cluster.gateway.errors import error_object
+from cluster.gateway.errors import ApiError, body_at
 from cluster.metrics import UNKNOWN_MODEL, GatewayMetrics
 
 PROBES = frozenset({"/health", "/ready"})
 
-REFUSAL = error_object(
+REFUSAL = ApiError(
+    401,
     "A valid API key is needed: send it as 'Authorization: Bearer KEY'.",
-    "invalid_request_error",
     code="invalid_api_key",
+    headers={"WWW-Authenticate": 'Bearer realm="mobula"'},
 )
-CHALLENGE = {"WWW-Authenticate": 'Bearer realm="mobula"'}
 
 
 SESSION_HEADER = "x-session-id"  # requests of one session had better meet the same replica
@@ -48,7 +48,8 @@ class Guard:
         name = self._keys.caller(Headers(scope=scope))
         if name is None:
             self._metrics.refusals.labels(UNKNOWN_MODEL, "api_key").inc()
-            await JSONResponse(REFUSAL, 401, CHALLENGE)(scope, receive, send)
+            refusal = JSONResponse(body_at(scope["path"], REFUSAL), REFUSAL.status, REFUSAL.headers)
+            await refusal(scope, receive, send)
             return
         caller = Caller(name, Headers(scope=scope).get(SESSION_HEADER))
         scope.setdefault("state", {})["caller"] = caller

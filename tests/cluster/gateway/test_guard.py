@@ -25,16 +25,20 @@ OPEN = ["/health", "/ready", "/metrics"]
 GUARDED = [
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
     "/v1/models",
     "/v1/models/test",
+    "/tokenize",
+    "/detokenize",
     "/docs",
     "/openapi.json",
     "/docs/oauth2-redirect",
 ]
+ANTHROPIC = ["/v1/messages", "/v1/messages/count_tokens"]
 GUESSES = [
     "/",
     "/invocations",
-    "/tokenize",
     "/v2/completions",
     "//v1/completions",
     "/V1/completions",
@@ -99,9 +103,21 @@ def test_head_tells_nothing_either(guarded, path):
     assert (head.status_code, head.content) == (401, b"")
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+@pytest.mark.parametrize("path", ANTHROPIC)
+def test_anthropics_paths_are_shut_in_its_words(guarded, method, path):
+    answer = ask(guarded, method, path)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["type"] == "authentication_error"
+
+
+def test_a_key_may_stand_where_anthropics_clients_put_it(guarded):
+    assert ask(guarded, "GET", "/v1/models", [("X-Api-Key", ALICE.encode())]).status_code == 200
+
+
 def test_every_route_there_is_has_been_tried(guarded):
     schema = ask(guarded, "GET", "/openapi.json", bearer(ALICE)).json()
-    assert {path.replace("{name}", "test") for path in schema["paths"]} <= {*OPEN, *GUARDED}
+    assert {path.replace("{name}", "test") for path in schema["paths"]} <= {*OPEN, *GUARDED, *ANTHROPIC}
 
 
 @pytest.mark.parametrize("path", OPEN)
@@ -128,7 +144,10 @@ def test_probes_and_metrics_need_no_key(guarded, method, path):
         [("Authorization", b"Bearer")],
         bearer(ALICE) + bearer("wrong"),
         bearer("wrong") + bearer(ALICE),
-        [("X-Api-Key", ALICE.encode())],
+        [("X-Api-Key", b"wrong")],
+        [("X-Api-Key", b"Bearer " + ALICE.encode())],
+        [*bearer(ALICE), ("X-Api-Key", ALICE.encode())],
+        [("X-Api-Key", ALICE.encode()), ("X-Api-Key", ALICE.encode())],
         [("Cookie", b"key=" + ALICE.encode())],
         [("X-Original-URL", b"/health"), ("X-Forwarded-Prefix", b"/health"), ("X-HTTP-Method-Override", b"OPTIONS")],
         bearer("x" * 8000),

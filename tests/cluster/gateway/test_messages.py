@@ -6,12 +6,12 @@ import json
 
 import anthropic
 import pytest
-from starlette.datastructures import Headers
 
 from cluster.gateway.anthropic_answer import blocks
 from cluster.gateway.anthropic_chat import chat_fields
 from cluster.gateway.anthropic_protocol import MessagesRequest
-from cluster.gateway.auth import KeyRing, hash_key
+from cluster.gateway.errors import body_at
+from cluster.gateway.guard import REFUSAL
 from replicas.text.parts import CallArguments, CallStart
 
 WEATHER = {
@@ -267,17 +267,16 @@ def test_errors_have_anthropics_names(client):
     assert error.value.body["error"]["type"] == "not_found_error"
 
 
-@pytest.mark.parametrize(
-    ("headers", "name"),
-    [
-        ([("x-api-key", "secret")], "alice"),
-        ([("authorization", "Bearer secret")], "alice"),
-        ([("x-api-key", "wrong")], None),
-        ([("x-api-key", "secret"), ("authorization", "Bearer secret")], None),
-        ([("x-api-key", "secret"), ("x-api-key", "secret")], None),
-        ([], None),
-    ],
-)
-def test_a_key_may_stand_in_either_header_but_not_in_both(headers, name):
-    raw = [(key.encode(), value.encode()) for key, value in headers]
-    assert KeyRing([hash_key("alice", "secret")]).caller(Headers(raw=raw)) == name
+def test_so_do_those_that_no_endpoint_hears_of(scripted):
+    with scripted.gateway.client() as http:
+        answers = [
+            http.get("/v1/messages"),
+            http.post("/v1/messages/batches"),
+            http.post("/v1/messages", content=b" " * 5 * 1024**2),
+            http.post("/v1/messages", content=b"{", headers={"content-type": "text/plain"}),
+        ]
+    assert [answer.status_code for answer in answers] == [405, 404, 413, 415]
+    kinds = [answer.json()["error"]["type"] for answer in answers]
+    assert kinds == ["invalid_request_error", "not_found_error", "request_too_large", "invalid_request_error"]
+    refusal = body_at("/v1/messages", REFUSAL)
+    assert (refusal["type"], refusal["error"]["type"]) == ("error", "authentication_error")
