@@ -118,6 +118,13 @@ class TestBesideReasoning:
             else:
                 assert choice["finish_reason"] == "length"
 
+    def test_a_call_is_forced_behind_a_thought(self, client):
+        bias = {str(self.closing(client)): 100}
+        message = both_ways(client, body("opened", tool_choice="required", parallel_tool_calls=False, logit_bias=bias))
+        ((name, arguments),) = calls_of(message["message"])
+        jsonschema.validate(arguments, SCHEMAS[name])
+        assert message["finish_reason"] == "tool_calls"
+
     def closing(self, client):
         (token,) = client.post("/tokenize", json={"model": "opened", "prompt": "</think>"}).json()["tokens"]
         return token
