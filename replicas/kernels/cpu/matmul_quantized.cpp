@@ -1,161 +1,103 @@
 // y_TO = x_TI W_OI^T with W in 4 or 8 bits by groups of 32 columns, as GGUF files hold them, and x rounded to 8 bits
 // by the same groups when the product is computed. Integer products are exact; groups are summed in float.
-//
-// W is cut into panels of 16 rows, whose lanes a vector register takes side by side. A panel holds its groups one
-// after the other; a group of 32 columns is eight quads of four, and of these come
-//   4 bits: 256 bytes of codes (vector j: quad j in the low nibbles, quad j + 4 in the high ones; lane r is row r),
-//           32 bytes of scales and 32 bytes of minima, IEEE half: w = scale * code + minimum
-//   8 bits: 512 bytes of codes (vector j: quad j), 32 bytes of scales: w = scale * (code - 128)
-// So a weight takes 5 or 8.5 bits in memory.
 
 #include "arguments.h"
 #include "output.h"
+#include "panels.h"
+#include "rounded.h"
 #include "scratch.h"
+
+#include <algorithm>
 
 namespace {
 
-constexpr int GROUP = 32;
-constexpr int QUADS = GROUP / 4;
+// Rows of x that are multiplied with a panel at once: their integer and float sums take 24 registers.
 constexpr int MOST_ROWS = 12;
+// Panels whose products with a tile are written together: a cache line of bfloat16.
+constexpr int64_t PANELS = 2;
+// Rows that are rounded before they are multiplied: they stay in the second-level cache until all panels are through.
+constexpr int64_t BLOCK_ROWS = 32 * MOST_ROWS;
 // With fewer rows than this every thread rounds all of x for itself rather than wait for the others.
 constexpr int64_t FEW_ROWS = 2;
 // With few rows the weights' way from memory is what takes time: they are called for this many bytes ahead.
 constexpr int64_t AHEAD = 4096;
 
-template <int BITS>
-constexpr int64_t CODE_BYTES = LANES * GROUP * BITS / 8;
-template <int BITS>
-constexpr int64_t GROUP_BYTES = CODE_BYTES<BITS> + (BITS == 4 ? 4 : 2) * LANES;
-
-// Activations in 8 bits: x = scale * code. `totals` are the sums of a group's codes, plain and scaled.
-struct Rounded {
-    int8_t* codes;
-    float* scales;
-    float* scaled_totals;
-    int32_t* totals;
-};
-
-template <typename Scalar>
-void round_row(const Scalar* x, const Rounded& to, int64_t row, int64_t groups) {
-    for (int64_t group = 0; group < groups; group++) {
-        floats low = load(x + group * GROUP), high = load(x + group * GROUP + LANES);
-        float most = largest(maximum(maximum(low, -low), maximum(high, -high)));
-        float inverse = most > 0 ? 127.0f / most : 0.0f;
-        ints codes[2] = {to_ints(low * inverse), to_ints(high * inverse)};
-        int8_t* out = to.codes + (row * groups + group) * GROUP;
-        for (int half = 0; half < 2; half++) {
-            typedef int8_t bytes __attribute__((vector_size(16)));
-            bytes narrow = __builtin_convertvector(codes[half], bytes);
-            std::memcpy(out + half * LANES, &narrow, sizeof narrow);
-        }
-        int32_t total = sum(codes[0] + codes[1]);
-        int64_t at = row * groups + group;
-        to.scales[at] = most / 127.0f;
-        to.totals[at] = -128 * total;
-        to.scaled_totals[at] = to.scales[at] * total;
-    }
-}
-
-// acc[r] += the dot product of four unsigned weights of row r with the four signed activations at `x`.
-inline ints dot4(ints acc, ints weights, const int8_t* x) {
-    int32_t quad;
-    std::memcpy(&quad, x, sizeof quad);
-#if defined(__AVX512VNNI__)
-    return bit_cast<ints>(_mm512_dpbusd_epi32(bit_cast<__m512i>(acc), bit_cast<__m512i>(weights), _mm512_set1_epi32(quad)));
-#else
-    for (int k = 0; k < 4; k++) acc += ((weights >> (8 * k)) & 0xff) * int32_t(x[k]);
-    return acc;
-#endif
-}
-
-inline ints load_codes(const uint8_t* from) {
-    ints to;
-    std::memcpy(&to, from, sizeof to);
-    return to;
-}
-
-// ROWS rows of x times one panel: sums[row] has the panel's 16 outputs. All loops over rows and quads are unrolled, so
-// that sums and codes stay in registers.
+// ROWS rows of x, a tile, times one panel: sums[row] has the panel's 16 outputs. All loops over rows and quads are
+// unrolled, so that sums and codes stay in registers.
 template <int BITS, int ROWS>
-void multiply_tile(const uint8_t* panel, const Rounded& x, int64_t row, int64_t groups, floats* sums) {
-    const int8_t* quads = x.codes + row * groups * GROUP;
-    const float *scales = x.scales + row * groups, *scaled_totals = x.scaled_totals + row * groups;
-    const int32_t* totals = x.totals + row * groups;
+void multiply_tile(const uint8_t* panel, Rounded x, int64_t groups, floats* sums) {
     floats out[ROWS] = {};
-    for (int64_t group = 0; group < groups; group++, panel += GROUP_BYTES<BITS>, quads += GROUP) {
+    for (int64_t group = 0; group < groups; group++, panel += GROUP_BYTES<BITS>, x = x.from(ROWS)) {
         if (ROWS <= 2)
             for (int64_t line = 0; line < GROUP_BYTES<BITS>; line += 64) __builtin_prefetch(panel + AHEAD + line);
         ints acc[ROWS];
 #pragma GCC unroll 12
-        for (int r = 0; r < ROWS; r++) acc[r] = BITS == 4 ? ints{} : broadcast(totals[r * groups + group]);
+        for (int r = 0; r < ROWS; r++) acc[r] = broadcast(BITS == 4 ? BIAS : x.starts[r]);
         if constexpr (BITS == 4) {
 #pragma GCC unroll 4
             for (int j = 0; j < QUADS / 2; j++) {
-                ints packed = load_codes(panel + 64 * j), low = packed & 0x0f0f0f0f, high = (packed >> 4) & 0x0f0f0f0f;
+                const ints packed = load_codes(panel + 64 * j), low = low_nibbles(packed), high = high_nibbles(packed);
 #pragma GCC unroll 12
-                for (int r = 0; r < ROWS; r++) acc[r] = dot4(acc[r], low, quads + r * groups * GROUP + 4 * j);
+                for (int r = 0; r < ROWS; r++) acc[r] = dot4(acc[r], low, x.codes + GROUP * r + 4 * j);
 #pragma GCC unroll 12
                 for (int r = 0; r < ROWS; r++)
-                    acc[r] = dot4(acc[r], high, quads + r * groups * GROUP + 4 * (j + QUADS / 2));
+                    acc[r] = dot4(acc[r], high, x.codes + GROUP * r + 4 * (j + QUADS / 2));
             }
         } else {
-#pragma GCC unroll 12
+#pragma GCC unroll 8
             for (int j = 0; j < QUADS; j++) {
-                ints codes = load_codes(panel + 64 * j);
+                const ints codes = load_codes(panel + 64 * j);
 #pragma GCC unroll 12
-                for (int r = 0; r < ROWS; r++) acc[r] = dot4(acc[r], codes, quads + r * groups * GROUP + 4 * j);
+                for (int r = 0; r < ROWS; r++) acc[r] = dot4(acc[r], codes, x.codes + GROUP * r + 4 * j);
             }
         }
-        floats scale = load_half(panel + CODE_BYTES<BITS>), minimum = {};
-        if constexpr (BITS == 4) minimum = load_half(panel + CODE_BYTES<BITS> + 2 * LANES);
+        const floats scale = scales_of<BITS>(panel);
+        floats minimum = {};
+        if constexpr (BITS == 4) minimum = minima_of(panel);
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) {
-            out[r] += __builtin_convertvector(acc[r], floats) * (scale * scales[r * groups + group]);
-            if constexpr (BITS == 4) out[r] += minimum * scaled_totals[r * groups + group];
+            out[r] += scaled(acc[r], x.scales[r], x.biases[r]) * scale;
+            if constexpr (BITS == 4) out[r] += minimum * x.totals[r];
         }
     }
     for (int r = 0; r < ROWS; r++) sums[r] = out[r];
 }
 
-template <int BITS>
-int multiply_rows(const uint8_t* panel, const Rounded& x, int64_t row, int64_t left, int64_t groups, floats* sums) {
-    if (left >= 12) return multiply_tile<BITS, 12>(panel, x, row, groups, sums), 12;
-    if (left >= 8) return multiply_tile<BITS, 8>(panel, x, row, groups, sums), 8;
-    if (left >= 4) return multiply_tile<BITS, 4>(panel, x, row, groups, sums), 4;
-    if (left >= 2) return multiply_tile<BITS, 2>(panel, x, row, groups, sums), 2;
-    return multiply_tile<BITS, 1>(panel, x, row, groups, sums), 1;
-}
-
-Rounded room_for(int64_t rows, int64_t groups) {
-    static thread_local Scratch scratch;
-    int64_t count = rows * groups;
-    char* bytes = scratch.of(count * (GROUP + 12));
-    float* numbers = reinterpret_cast<float*>(bytes + count * GROUP);
-    return {reinterpret_cast<int8_t*>(bytes), numbers, numbers + count, reinterpret_cast<int32_t*>(numbers + 2 * count)};
+template <int BITS, int ROWS = MOST_ROWS>
+void multiply_rows(int64_t rows, const uint8_t* panel, const Rounded& x, int64_t groups, floats* sums) {
+    if (rows == ROWS) return multiply_tile<BITS, ROWS>(panel, x, groups, sums);
+    if constexpr (ROWS > 1) multiply_rows<BITS, ROWS - 1>(rows, panel, x, groups, sums);
 }
 
 template <int BITS, typename Scalar, typename Out>
-void multiply(const Scalar* x, const uint8_t* panels, const Output<Scalar, Out>& out, int64_t rows, int64_t inputs) {
+void multiply_block(const Scalar* x, const uint8_t* panels, const Output<Scalar, Out>& out, int64_t rows,
+                    int64_t inputs) {
     const int64_t groups = inputs / GROUP, panel_bytes = groups * GROUP_BYTES<BITS>;
     const int64_t num_panels = (out.outputs + LANES - 1) / LANES;
-    const Rounded shared = room_for(rows, groups);
+    const auto height = [=](int64_t row) { return std::min<int64_t>(MOST_ROWS, rows - row); };
+    const Rounded shared = Rounded::room_for(rows, groups);
 #pragma omp parallel
     {
         Rounded rounded = shared;
         if (rows < FEW_ROWS) {
-            rounded = room_for(rows, groups);
-            for (int64_t row = 0; row < rows; row++) round_row(x + row * inputs, rounded, row, groups);
+            rounded = Rounded::room_for(rows, groups);
+            round_tile(x, rounded, rows, groups);
         } else {
 #pragma omp for schedule(static)
-            for (int64_t row = 0; row < rows; row++) round_row(x + row * inputs, rounded, row, groups);
+            for (int64_t row = 0; row < rows; row += MOST_ROWS)
+                round_tile(x + row * inputs, rounded.from(row * groups), height(row), groups);
         }
 #pragma omp for schedule(static) nowait
-        for (int64_t panel = 0; panel < num_panels; panel++) {
-            for (int64_t row = 0; row < rows;) {
-                floats sums[MOST_ROWS];
-                const uint8_t* weights = panels + panel * panel_bytes;
-                int done = multiply_rows<BITS>(weights, rounded, row, rows - row, groups, sums);
-                for (int r = 0; r < done; r++) out.put(row++, panel * LANES, sums[r]);
+        for (int64_t first = 0; first < num_panels; first += PANELS) {
+            const int64_t last = std::min(first + PANELS, num_panels);
+            for (int64_t row = 0; row < rows; row += MOST_ROWS) {
+                floats sums[PANELS][MOST_ROWS];
+                for (int64_t panel = first; panel < last; panel++)
+                    multiply_rows<BITS>(height(row), panels + panel * panel_bytes, rounded.from(row * groups), groups,
+                                        sums[panel - first]);
+                for (int64_t r = 0; r < height(row); r++)
+                    for (int64_t panel = first; panel < last; panel++)
+                        out.put(row + r, panel * LANES, sums[panel - first][r]);
             }
         }
     }
@@ -164,7 +106,10 @@ void multiply(const Scalar* x, const uint8_t* panels, const Output<Scalar, Out>&
 template <int BITS, typename Scalar, typename Out>
 void multiply_any(const int64_t* a) {
     const Output<Scalar, Out> out{address<Scalar>(a[2]), address<Scalar>(a[3]), address<Out>(a[4]), a[6]};
-    multiply<BITS>(address<Scalar>(a[0]), address<uint8_t>(a[1]), out, a[5], a[7]);
+    const int64_t rows = a[5], inputs = a[7];
+    for (int64_t row = 0; row < rows; row += BLOCK_ROWS)
+        multiply_block<BITS>(address<Scalar>(a[0]) + row * inputs, address<uint8_t>(a[1]), out.from(row),
+                             std::min(BLOCK_ROWS, rows - row), inputs);
 }
 
 template <int BITS>

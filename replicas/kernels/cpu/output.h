@@ -28,6 +28,11 @@ struct Output {
         std::memcpy(y + at, last, width * sizeof(Out));
     }
 
+    // Without so many rows.
+    Output from(int64_t row) const {
+        return {bias, residual ? residual + row * outputs : nullptr, y + row * outputs, outputs};
+    }
+
 private:
     static floats load_some(const Scalar* from, int64_t width) {
         Scalar lanes[LANES] = {};

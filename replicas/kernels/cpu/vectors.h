@@ -41,7 +41,11 @@ inline floats load(const float* from) {
 inline floats load(const bfloat16* from) {
     halves bits;
     std::memcpy(&bits, from, sizeof bits);
+#if defined(__AVX512F__)
+    return bit_cast<floats>(bit_cast<words>(_mm512_cvtepu16_epi32(bit_cast<__m256i>(bits))) << 16);
+#else
     return bit_cast<floats>(__builtin_convertvector(bits, words) << 16);
+#endif
 }
 
 inline void store(float* to, floats from) { std::memcpy(to, &from, sizeof from); }
@@ -55,6 +59,15 @@ inline words rounded_to_upper(floats from) {
 inline void store(bfloat16* to, floats from) {
     halves upper = __builtin_convertvector(rounded_to_upper(from) >> 16, halves);
     std::memcpy(to, &upper, sizeof upper);
+}
+
+// The lowest byte of each lane.
+inline void store_low_bytes(int8_t* to, ints from) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(bit_cast<__m512i>(from)));
+#else
+    for (int i = 0; i < LANES; i++) to[i] = static_cast<int8_t>(from[i]);
+#endif
 }
 
 // 32 numbers as two vectors, in whichever order the type makes cheap: halves of floats, but bfloat16 at even and at odd
@@ -97,6 +110,7 @@ inline floats load_half(const void* from) {
 }
 
 inline floats maximum(floats a, floats b) { return a > b ? a : b; }
+inline floats magnitude(floats x) { return bit_cast<floats>(bit_cast<words>(x) & 0x7fffffffu); }
 
 #if defined(__AVX512F__)
 inline float sum(floats x) { return _mm512_reduce_add_ps(bit_cast<__m512>(x)); }
