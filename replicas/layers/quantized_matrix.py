@@ -1,5 +1,5 @@
 """A weight matrix of 4 or 8 bits by groups of 32 columns, as GGUF files hold them, in the order in which the compiled
-kernel reads it: see kernels/cpu/matmul_quantized.cpp.
+kernel reads it: see kernels/cpu/panels.h.
 
 Shape suffixes: T tokens, I input features, O output features, G groups of a row.
 """

@@ -32,7 +32,8 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
     """Activations as the kernel takes them, written down independently."""
     groups = x.double().unflatten(1, (-1, GROUP))
     scales = groups.abs().amax(-1, keepdim=True) / 127
-    return (torch.where(scales > 0, groups / scales, 0).round() * scales).flatten(1)
+    codes = torch.where(scales > 0, groups / scales, 0).round()
+    return torch.flatten(codes * scales, 1)
 
 
 def assert_products_are(actual: torch.Tensor, x: torch.Tensor, of: QuantizedMatrix) -> None:
