@@ -77,9 +77,19 @@ TOOL_FORMATS = {
     "json": ToolFormat(JsonParser, begin=_object("arguments"), end="}", separator="\n"),
 }
 
+_UNREAD = (
+    "<function=",
+    "<arg_key>",
+    "<invoke",
+    "<｜tool▁call",
+    "<|tool_call|>",
+    "<|tool_call>",
+    "<|channel|>",
+    "<|START_ACTION|>",
+)
 # What tells a format: the first whose signs are in the template. None: a format that nothing here reads.
 _SIGNS: tuple[tuple[str | None, tuple[str, ...]], ...] = (
-    (None, ("<function=", "<arg_key>", "<invoke", "<｜tool▁call", "<|tool_call|>", "<|tool_call>", "<|channel|>")),
+    (None, _UNREAD),
     ("mistral", (ARGS,)),
     ("mistral_list", (TOOL_CALLS,)),
     ("hermes", ("<tool_call>",)),

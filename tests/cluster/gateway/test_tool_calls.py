@@ -83,7 +83,7 @@ class TestEveryDialect:
     def test_an_answer_cut_anywhere_is_the_same_both_ways(self, scripted, chats, model):
         text = "So: " + written(model, ("f", {"s": "a b"}))
         length = len(scripted.script.tokens(scripted.script.add(text)))
-        for most in range(1, length, 5):
+        for most in range(1, length, 11):
             message, reason = both_ways(scripted, chats, model, text, max_tokens=most)
             assert reason == "length"
             arguments = "".join(call["function"]["arguments"] for call in message.get("tool_calls", ()))

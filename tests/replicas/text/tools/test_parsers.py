@@ -35,7 +35,7 @@ JSON = (
 )
 OTHER = (";", "[f(", "a=", "'x'", ")", "get_weather", "\n", " ", "Hello", "<tool", "🫠", "-", "True")
 FRAGMENTS = st.sampled_from((*MARKS, *JSON, *OTHER))
-FEW = settings(max_examples=30, deadline=None)
+FEW = settings(max_examples=15, deadline=None)
 GARBAGE = st.lists(FRAGMENTS | st.text(max_size=3), max_size=14).map("".join)
 
 
@@ -132,7 +132,7 @@ class TestEveryFormat:
         assert content_of(parse(second, ["Hello"])) == "Hello"
         assert calls_of(parse(first, [text[len(text) // 2 :]])) in ([("f", {"a": 1})], [])
 
-    @pytest.mark.parametrize("depth", [5_000])
+    @pytest.mark.parametrize("depth", [2_000])
     def test_takes_any_depth(self, name: str, depth: int) -> None:
         form = TOOL_FORMATS[name]
         deep = '{"a":' * depth + "1" + "}" * depth
