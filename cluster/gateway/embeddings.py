@@ -101,12 +101,16 @@ async def _answer(gateway: GatewayService, body: EmbeddingRequest, caller: Calle
 
 async def _embed(gateway: GatewayService, model: EmbedderService, sequences: list[list[int]]) -> np.ndarray:
     """Raises ApiError."""
+    outcomes = gateway.metrics.requests
     try:
         return await model.embed(sequences)
     except ExceptionGroup as group:
-        raise next((error for error in group.exceptions if isinstance(error, ApiError)), group) from None
+        told = next((error for error in group.exceptions if isinstance(error, ApiError)), None)
+        if told is None:
+            outcomes.labels(model.id, "error").inc()
+        raise told or group from None
     except asyncio.CancelledError:
-        gateway.metrics.requests.labels(model.id, "abort").inc()
+        outcomes.labels(model.id, "abort").inc()
         raise
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import numpy as np
 import pytest
 
 from cluster.ingress import Ingress
@@ -13,6 +17,7 @@ from deploy.app import build_application
 from deploy.config import load_config
 from deploy.preflight import fetch_models
 from deploy.serve import SERVE_LOGGING
+from tests.support.processes import ray_processes
 
 pytestmark = pytest.mark.slow
 
@@ -78,3 +83,16 @@ def test_a_batch_has_no_more_texts_than_allowed_and_the_settings_are_told(http):
 def test_health_crosses_the_batches(http):
     assert http.get("/health").status_code == 200
     assert http.get("/ready").json()["embedding_models"][0]["pooling"] == "mean"
+
+
+def test_a_replica_that_is_killed_in_mid_batch_is_not_noticed(http):
+    texts = [f"{index} " + "word " * 200 for index in range(40)]
+    expected = embed(http, texts)
+    (before,) = ray_processes("ServeReplica:embed:model-minilm")
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(embed, http, texts)
+        time.sleep(0.3)
+        assert not answer.done()
+        os.kill(before, signal.SIGKILL)
+        assert np.allclose(answer.result(), expected, atol=1e-6)
+    assert ray_processes("ServeReplica:embed:model-minilm") != [before]

@@ -17,6 +17,7 @@ from tests.support.local_gateway import local_gateway
 from tests.support.sse import complete, parse_stream, read_stream
 
 LONG = {"model": "test", "prompt": "a story without an end", "max_tokens": 1900, "ignore_eos": True}
+TALE = "a story without an end " * 150
 CHAT = {"model": "test", "messages": [{"role": "user", "content": "tell me"}], "max_tokens": 1800, "ignore_eos": True}
 
 
@@ -88,6 +89,12 @@ def is_idle(gateway):
             LONG | {"prompt": [7] * 1500, "max_tokens": 0, "echo": True, "logprobs": 1},
             {"running": 1},
         ),
+        (
+            "/v1/messages",
+            {"model": "test", "system": TALE, "messages": CHAT["messages"], "max_tokens": 800, "stream": True},
+            {"running": 1},
+        ),
+        ("/v1/responses", {"model": "test", "instructions": TALE, "input": "tell me", "stream": True}, {"running": 1}),
     ],
     ids=[
         "whole",
@@ -102,6 +109,8 @@ def is_idle(gateway):
         "choices that wait for the prompt",
         "best of",
         "scoring",
+        "messages stream",
+        "responses stream",
     ],
 )
 def test_hanging_up_ends_the_request(small, path, body, state):

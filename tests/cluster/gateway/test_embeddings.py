@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 
+import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
@@ -156,6 +158,17 @@ def test_full_replicas_are_said_to_be_full(post, embedder):
     assert response.status_code == 429
     assert response.json()["error"]["code"] == "overloaded"
     assert "Retry-After" in response.headers
+
+
+def test_who_hangs_up_is_counted_as_such(gateway):
+    aborted = 'requests_total{model="minilm",outcome="abort"}'
+    before = metric(gateway, aborted)
+    with gateway.client() as http, pytest.raises(httpx.ReadTimeout):
+        http.post("/v1/embeddings", json={"model": "minilm", "input": ["word " * 200] * 100}, timeout=0.3)
+    deadline = time.monotonic() + 20
+    while metric(gateway, aborted) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_the_model_is_listed_checked_and_measured(client, gateway, post):

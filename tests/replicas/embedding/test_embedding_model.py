@@ -67,6 +67,13 @@ def test_a_sequence_comes_to_the_same_alone_and_in_any_company(tiny_bert):
     assert torch.equal(model.embed(SEQUENCES[::-1]), together_SH.flip(0))
 
 
+def test_half_precision_is_near(tiny_bert):
+    whole_SH = open_embedding_model(tiny_bert[0], EmbeddingConfig(FLOAT32)).embed(SEQUENCES)
+    half_SH = open_embedding_model(tiny_bert[0], EmbeddingConfig(EngineConfig(dtype="bfloat16"))).embed(SEQUENCES)
+    assert half_SH.dtype == torch.float32
+    assert (half_SH * whole_SH).sum(1).min() > 0.999
+
+
 def test_no_more_is_computed_at_once_than_allowed_but_for_one_long_sequence(tiny_bert):
     model, batches = open_embedding_model(tiny_bert[0], EmbeddingConfig(FLOAT32)), []
     encoder = model._encoder
