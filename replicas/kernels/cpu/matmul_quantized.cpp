@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+#include <omp.h>
+
 namespace {
 
 // Rows of x that are multiplied with a panel at once: their integer and float sums take 24 registers.
@@ -17,6 +19,8 @@ constexpr int MOST_ROWS = 12;
 constexpr int64_t PANELS = 2;
 // Rows that are rounded before they are multiplied: they stay in the second-level cache until all panels are through.
 constexpr int64_t BLOCK_ROWS = 32 * MOST_ROWS;
+// A thread with as many rows of its own as this needs no others to help it.
+constexpr int64_t LEAST_ROWS = 16 * MOST_ROWS;
 // With fewer rows than this every thread rounds all of x for itself rather than wait for the others.
 constexpr int64_t FEW_ROWS = 2;
 // With few rows the weights' way from memory is what takes time: they are called for this many bytes ahead.
@@ -103,13 +107,28 @@ void multiply_block(const Scalar* x, const uint8_t* panels, const Output<Scalar,
     }
 }
 
+constexpr int64_t parts_of(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
+
+// With rows enough, each thread takes blocks for itself, and none waits for another before the end. (A parallel region
+// within another has one thread.)
+template <int BITS, typename Scalar, typename Out>
+void multiply(const Scalar* x, const uint8_t* panels, const Output<Scalar, Out>& out, int64_t rows, int64_t inputs) {
+    const int64_t threads = omp_get_max_threads(), blocks = parts_of(rows, BLOCK_ROWS);
+    if (rows < threads * LEAST_ROWS) {
+        for (int64_t row = 0; row < rows; row += BLOCK_ROWS)
+            multiply_block<BITS>(x + row * inputs, panels, out.from(row), std::min(BLOCK_ROWS, rows - row), inputs);
+        return;
+    }
+    const int64_t height = parts_of(parts_of(rows, parts_of(blocks, threads) * threads), MOST_ROWS) * MOST_ROWS;
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t row = 0; row < rows; row += height)
+        multiply_block<BITS>(x + row * inputs, panels, out.from(row), std::min(height, rows - row), inputs);
+}
+
 template <int BITS, typename Scalar, typename Out>
 void multiply_any(const int64_t* a) {
     const Output<Scalar, Out> out{address<Scalar>(a[2]), address<Scalar>(a[3]), address<Out>(a[4]), a[6]};
-    const int64_t rows = a[5], inputs = a[7];
-    for (int64_t row = 0; row < rows; row += BLOCK_ROWS)
-        multiply_block<BITS>(address<Scalar>(a[0]) + row * inputs, address<uint8_t>(a[1]), out.from(row),
-                             std::min(BLOCK_ROWS, rows - row), inputs);
+    multiply<BITS>(address<Scalar>(a[0]), address<uint8_t>(a[1]), out, a[5], a[7]);
 }
 
 template <int BITS>
