@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from cluster.gateway.protocol import Int64, Logprobs, SamplingFields, Strict, conflict
+from cluster.gateway.protocol import Int64, Logprobs, SamplingFields, Shown, Strict, conflict
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 1024
@@ -35,7 +35,20 @@ class ToolCall(Strict):
     function: FunctionCall
 
 
+_CONTENT = {"type": ["string", "array"]}
+_BY_ROLE: list[Any] = [
+    {"required": ["content"], "properties": {"content": _CONTENT, "tool_calls": {"type": "null"}}},
+    {"required": ["content"], "properties": {"content": _CONTENT, "role": {"const": "assistant"}}},
+    {
+        "required": ["tool_calls"],
+        "properties": {"tool_calls": {"type": "array", "minItems": 1}, "role": {"const": "assistant"}},
+    },
+]
+
+
 class Message(Strict):
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": False, "anyOf": _BY_ROLE})
+
     # What the openai client's messages have beside their text.
     NOT_YET: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "annotations": ([],),
@@ -66,7 +79,7 @@ class Message(Strict):
 class Function(Strict):
     """`strict`: its arguments always fit `parameters`, which is a JSON schema."""
 
-    name: str
+    name: Annotated[str, Shown(pattern=f"^{_TOOL_NAME.pattern}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None

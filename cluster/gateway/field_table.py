@@ -113,7 +113,7 @@ def _described(schema: Schema, root: Schema, name: str) -> str:
 def _kind(schema: Schema, root: Schema) -> str:
     if "$ref" in schema:
         return _kind(root["$defs"][schema["$ref"].rsplit("/", 1)[1]], root)
-    if "anyOf" in schema:
+    if "anyOf" in schema and "type" not in schema:
         kinds = (_kind(one, root) for one in schema["anyOf"] if one.get("type") != "null")
         return " or ".join(dict.fromkeys(kinds))
     if "const" in schema or "enum" in schema:

@@ -65,7 +65,7 @@ class Shown:
     """Bounds that the OpenAPI document shows. They are checked elsewhere: by `SamplingParams`, or with the model at
     hand."""
 
-    def __init__(self, **bounds: float) -> None:
+    def __init__(self, **bounds: float | str) -> None:
         self._bounds = bounds
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -87,9 +87,14 @@ def _not_zero(value: int) -> int:
     return value
 
 
-TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+KEPT_TOKENS = {"anyOf": [{"type": "integer", "const": -1}, {"type": "integer", "minimum": 1, "maximum": MAX_INT}]}
+TEXT = {"type": "string", "minLength": 1}
+TEXTS = {"type": "array", "items": TEXT, "minItems": 1}
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-PROMPT = {"anyOf": [{"type": "string"}, TEXTS, IDS, {"type": "array", "items": IDS, "minItems": 1}]}
+PROMPT = {"anyOf": [TEXT, TEXTS, IDS, {"type": "array", "items": IDS, "minItems": 1}]}
+
+_FORMATS = ["text", "json_object", "json_schema", "structural_tag"]
+RESPONSE_FORMAT = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": _FORMATS}}}
 
 
 class StreamOptions(Strict):
@@ -128,8 +133,10 @@ class SamplingFields(Strict):
     spaces_between_special_tokens: bool | None = None
     ignore_eos: bool = False
     prompt_logprobs: Logprobs | None = None
-    truncate_prompt_tokens: Annotated[Int64, Field(ge=-1), AfterValidator(_not_zero)] | None = None
-    response_format: dict[str, Any] | None = None
+    truncate_prompt_tokens: (
+        Annotated[Int64, Field(ge=-1), AfterValidator(_not_zero), WithJsonSchema(KEPT_TOKENS)] | None
+    ) = None
+    response_format: Annotated[dict[str, Any], WithJsonSchema(RESPONSE_FORMAT)] | None = None
     structured_outputs: dict[str, Any] | None = None
     guided_json: Any = None
     guided_regex: str | None = None
