@@ -63,6 +63,12 @@ class TestCompletions:
         assert len(whole["choices"][0]["logprobs"]["tokens"]) == 3
         assert whole["choices"][0]["logprobs"]["text_offset"][-1] == len(whole["choices"][0]["text"])
 
+    def test_the_openai_client_reads_them(self, openai):
+        answer = openai.completions.create(model="test", prompt="a b", max_tokens=2, logprobs=2, echo=True)
+        assert answer.choices[0].logprobs.token_logprobs[0] is None
+        assert answer.choices[0].logprobs.tokens == ["a", " b", "a", " b"]
+        assert answer.choices[0].logprobs.text_offset == [0, 1, 3, 4]
+
     def test_without_asking_there_are_none(self, http):
         assert complete(http, {"prompt": "a b"})["choices"][0]["logprobs"] is None
 
