@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from replicas.grammar.classes import SURROGATES, complement, union
 from replicas.grammar.expression import Alt, Chars, Expression, Ref, Repeat, Seq, Text
+from replicas.grammar.unroll import unroll
 
 
 def print_rules(rules: Mapping[str, Expression], root: str) -> str:
     """The grammar as text; its first rule is called `root`, a name that no other rule may have."""
     lines = [f"root ::= {print_expression(Ref(root))}"]
-    lines += [f"{name} ::= {print_expression(body)}" for name, body in rules.items()]
+    lines += [f"{name} ::= {print_expression(body)}" for name, body in unroll(rules).items()]
     return "\n".join(lines) + "\n"
 
 

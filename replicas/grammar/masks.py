@@ -5,6 +5,7 @@ They are filled when they are asked for: on a GPU, while it computes the step.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
     from replicas.grammar.matcher import Matcher
 
 WORD_BITS = 32
+MOST_THREADS = 8
 
 
 class MaskFiller:
     """Fills the masks of an engine's steps, for a model with logits for `vocab_size` tokens."""
 
-    def __init__(self, vocab_size: int, threads: int = 1) -> None:
+    def __init__(self, vocab_size: int) -> None:
         self._words = -(-vocab_size // WORD_BITS)
-        self._threads = threads
         self._batch: BatchGrammarMatcher | None = None
 
     def fill(self, matchers: Sequence[Matcher]) -> torch.Tensor:
@@ -32,7 +33,7 @@ class MaskFiller:
         if self._batch is None:
             from xgrammar import BatchGrammarMatcher
 
-            self._batch = BatchGrammarMatcher(self._threads)
+            self._batch = BatchGrammarMatcher(max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2)))
         words_NW = torch.empty(len(matchers), self._words, dtype=torch.int32)
         begun = [(index, matcher.automaton) for index, matcher in enumerate(matchers) if matcher.automaton is not None]
         if begun:

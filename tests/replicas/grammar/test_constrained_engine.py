@@ -175,3 +175,4 @@ def test_several_ranks_draw_under_the_same_constraints(whole, folder, compiler, 
                 one, many = (each.answer(PROMPT, grammar, **sampling) for each in (whole, divided))
                 assert fits(name, divided.text(many))
                 assert many.token_ids == one.token_ids
+        divided.engine.close()
