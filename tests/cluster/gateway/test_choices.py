@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from cluster.gateway.caller import Caller
+from cluster.gateway.completions import prepare_completion
+from cluster.gateway.protocol import CompletionRequest
 from tests.support.sse import complete, read_stream, refused
 
 CHAT = "/v1/chat/completions"
@@ -65,6 +70,14 @@ class TestCost:
         found = after.prefix_hit_tokens_total - before.prefix_hit_tokens_total
         blocks = (usage["prompt_tokens"] - 1) // 16 * 16
         assert found == 7 * blocks
+
+    def test_what_is_reserved_is_the_prompt_once_and_every_answer(self, parrot):
+        def reserved(**fields):
+            body = CompletionRequest(model="test", prompt=[5] * 30, max_tokens=7, **fields)
+            job = prepare_completion(parrot.service, body, Caller("somebody"), 0.0)
+            return asyncio.run_coroutine_threadsafe(job, parrot.loop).result().reserved_tokens
+
+        assert (reserved(), reserved(n=4), reserved(n=2, best_of=5)) == (37, 58, 65)
 
     def test_the_best_of_several_are_charged_with_the_others(self, http):
         usage = complete(http, {"prompt": "a b c", "best_of": 5, "n": 2, "max_tokens": 3})["usage"]
