@@ -1,6 +1,6 @@
-"""Decodes of few sequences, computed by making the kernel calls of an earlier step again.
+"""Decodes, computed by making the kernel calls of an earlier step again.
 
-A step of few tokens takes the processor hardly longer than Python takes to ask for it. The calls of one such step
+A step of few tokens takes the processor hardly longer than Python takes to ask for it, and one of many still long. The calls of one such step
 serve all that have as many tokens, if what differs lies in the same memory: hidden states, angles, slots, block
 tables, lengths. The idea is that of CUDA graphs. What is recorded must be kernels and nothing else.
 
@@ -21,7 +21,7 @@ from replicas.kernels.cpu.functions import AttentionStep, attention
 from replicas.layers.attention import Attend
 from replicas.layers.ops import CosSin
 
-MOST_TOKENS = 8
+MOST_TOKENS = 64
 FEWEST_BLOCKS = 64
 
 RunLayers = Callable[[torch.Tensor, CosSin, torch.Tensor, Sequence[KvLayer], Mapping[int, Attend]], torch.Tensor]
@@ -71,7 +71,7 @@ class RecordedDecodes:
         self._steps: dict[tuple[int, int, int], _RecordedStep] = {}
 
     def takes(self, batch: ForwardBatch) -> bool:
-        """Whether the step is a few decodes and nothing else."""
+        """Whether the step is decodes and nothing else, and not too many."""
         return len(batch.token_ids_T) <= MOST_TOKENS and len(batch.token_ids_T) == len(batch.context_lens)
 
     def run(
@@ -108,4 +108,5 @@ def _record(run_layers: RunLayers, inputs: _Inputs, kv_layers: Sequence[KvLayer]
     with recording() as calls:
         calls.keep.append(starts)
         hidden_TH = run_layers(inputs.hidden_TH, inputs.cos_sin, inputs.slots_T, kv_layers, Attends())
+    calls.close(hidden_TH)
     return _RecordedStep(inputs, calls, hidden_TH)

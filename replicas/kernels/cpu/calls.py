@@ -10,9 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import Array, addressof, c_int64, c_void_p, cast
 from functools import cache
+from itertools import chain
 from typing import Any
 
+import torch
+
 from replicas.kernels.cpu.library import load_library
+from replicas.kernels.cpu.shared_memory import share_memory
 
 _ARGUMENTS = 16
 
@@ -20,20 +24,27 @@ _open: list[Recording] = []
 
 
 class Recording:
-    """Kernel calls, in order. `keep` holds the tensors whose memory they use."""
+    """Kernel calls, in order. `keep` holds tensors whose memory they use, `results` those that the calls made."""
 
     def __init__(self) -> None:
-        self.keep: list[object] = []
-        self._numbers: list[int] = []
-        self._calls: Array[c_int64] | None = None
+        self.keep: list[torch.Tensor] = []
+        self.results: list[torch.Tensor] = []
+        self._calls: list[list[int]] = []
+        self._packed: Array[c_int64] | None = None
 
     def add(self, kernel: int, arguments: tuple[int, ...]) -> None:
-        self._numbers += (kernel, *arguments, *(0,) * (_ARGUMENTS - len(arguments)))
+        self._calls.append([kernel, *arguments, *(0,) * (_ARGUMENTS - len(arguments))])
+
+    def close(self, result: torch.Tensor) -> None:
+        """Nothing more will be recorded, and of all results only this one is wanted."""
+        passing = [tensor for tensor in self.results if tensor.data_ptr() != result.data_ptr()]
+        self.keep += [result, *share_memory(self._calls, passing)]
+        self.results = []
+        self._packed = (c_int64 * (len(self._calls) * (_ARGUMENTS + 1)))(*chain.from_iterable(self._calls))
 
     def replay(self) -> None:
-        if self._calls is None:
-            self._calls = (c_int64 * len(self._numbers))(*self._numbers)
-        _kernel("run")(addressof(self._calls), len(self._calls) // (_ARGUMENTS + 1))
+        assert self._packed is not None, "a recording is closed before it is replayed"
+        _kernel("run")(addressof(self._packed), len(self._calls))
 
 
 @contextmanager
@@ -54,10 +65,10 @@ def launch(name: str, *arguments: int) -> None:
         _open[-1].add(_address(name), arguments)
 
 
-def keep(tensor: object) -> None:
-    """Memory that a call uses must outlive a recording of it."""
+def keep(result: torch.Tensor) -> None:
+    """Tell open recordings of a tensor that a call will write."""
     if _open:
-        _open[-1].keep.append(tensor)
+        _open[-1].results.append(result)
 
 
 @cache
