@@ -110,6 +110,12 @@ class TestAnswers:
         ]
         assert alike(whole, streamed(client, model="thinking"))
 
+    def test_an_answer_can_be_bound_to_a_schema(self, client, says):
+        says('{"n":7}')
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+        message = create(client, output_config={"format": {"type": "json_schema", "schema": schema}})
+        assert json.loads(message.content[0].text) == {"n": 7}
+
     @pytest.mark.parametrize(
         ("fields", "reason", "sequence"),
         [({"max_tokens": 2}, "max_tokens", None), ({"stop_sequences": ["x", "two"]}, "stop_sequence", "two")],

@@ -114,6 +114,16 @@ class TestAnswers:
         assert events[-1].type == "response.incomplete"
         assert bare(events[-1].response) == bare(whole)
 
+    def test_an_answer_can_be_bound_to_a_schema(self, client, says):
+        says('{"n":7}')
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+        text = {"format": {"type": "json_schema", "name": "number", "schema": schema, "strict": True}}
+        assert json.loads(create(client, text=text).output_text) == {"n": 7}
+        text["format"]["schema"] = {"type": "object", "not": {}}
+        with pytest.raises(BadRequestError, match=r"text\.format") as error:
+            create(client, text=text)
+        assert error.value.param.startswith("text.format")
+
     def test_an_output_can_be_sent_back(self, client, says):
         says(f"<tool_call>\n{CALL[12:]}")
         question = {"role": "user", "content": "How is the weather?"}
