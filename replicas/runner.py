@@ -50,19 +50,6 @@ class Row:
 
 
 @dataclass(slots=True)
-class _Rows:
-    """One step's sequences, column by column, before they become tensors."""
-
-    token_ids: list[int] = field(default_factory=list)
-    positions: list[np.ndarray] = field(default_factory=list)
-    slots: list[np.ndarray] = field(default_factory=list)
-    rope_lengths: list[np.ndarray] = field(default_factory=list)
-    query_starts: list[int] = field(default_factory=lambda: [0])
-    context_lens: list[int] = field(default_factory=list)
-    logit_rows: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class Step:
     """A step that was started. `results` is None as long as the last stage has not told; `asked` says what log
     probabilities are in them."""
@@ -233,39 +220,35 @@ class ModelRunner:
         return {index: list(islice(entries, len(places))) for index, places in scored}
 
     def _batch(self, rows: list[Row], num_tokens: list[int]) -> ForwardBatch:
-        columns = _Rows()
-        width = max(len(row.block_ids) for row in rows)
-        block_tables_SB = np.zeros((len(rows), width), dtype=np.int64)
-        for index, (row, count) in enumerate(zip(rows, num_tokens, strict=True)):
-            end = row.num_computed + count
-            block_tables_SB[index, : len(row.block_ids)] = row.block_ids
-            positions = np.arange(row.num_computed, end)
-            blocks = block_tables_SB[index, positions // self._block_size]
-            columns.token_ids += row.token_ids[row.num_computed : end]
-            columns.positions.append(positions)
-            columns.rope_lengths.append(np.maximum(positions + 1, row.num_prompt))
-            columns.slots.append(blocks * self._block_size + positions % self._block_size)
-            columns.query_starts.append(columns.query_starts[-1] + count)
-            columns.context_lens.append(end)
-            if end == len(row.token_ids):
-                columns.logit_rows.append(columns.query_starts[-1] - 1)
-        return self._to_device(columns, block_tables_SB)
-
-    def _to_device(self, columns: _Rows, block_tables_SB: np.ndarray) -> ForwardBatch:
+        """All rows at once, since a step has little time for Python."""
         device = self._kv_layers[0].keys_NPKD.device
-
-        def joined(parts: list[np.ndarray]) -> torch.Tensor:
-            return torch.from_numpy(np.concatenate(parts)).to(device)
-
+        first_S = np.array([row.num_computed for row in rows])
+        counts_S = np.array(num_tokens)
+        stops_S = first_S + counts_S
+        query_stops_S = counts_S.cumsum()
+        rows_T = np.repeat(np.arange(len(rows)), counts_S)
+        positions_T = np.arange(len(rows_T)) + (stops_S - query_stops_S)[rows_T]
+        block_tables_SB = np.zeros((len(rows), max(len(row.block_ids) for row in rows)), dtype=np.int64)
+        for table_B, row in zip(block_tables_SB, rows, strict=True):
+            table_B[: len(row.block_ids)] = row.block_ids
+        blocks_T = block_tables_SB[rows_T, positions_T // self._block_size]
+        context_lens = stops_S.tolist()
+        spans = zip(rows, first_S.tolist(), context_lens, strict=True)
+        token_ids = [token_id for row, start, stop in spans for token_id in row.token_ids[start:stop]]
+        samples_S = stops_S == np.array([len(row.token_ids) for row in rows])
+        rope_lengths_T = None
+        if self._rope_is_dynamic:
+            prompts_S = np.array([row.num_prompt for row in rows])
+            rope_lengths_T = torch.from_numpy(np.maximum(positions_T + 1, prompts_S[rows_T])).to(device)
         return ForwardBatch(
-            token_ids_T=torch.tensor(columns.token_ids, device=device),
-            positions_T=joined(columns.positions),
-            slots_T=joined(columns.slots),
+            token_ids_T=torch.tensor(token_ids, device=device),
+            positions_T=torch.from_numpy(positions_T).to(device),
+            slots_T=torch.from_numpy(blocks_T * self._block_size + positions_T % self._block_size).to(device),
             block_tables_SB=torch.from_numpy(block_tables_SB).to(device),
-            logit_rows_R=torch.tensor(columns.logit_rows, dtype=torch.int64, device=device),
-            query_starts=columns.query_starts,
-            context_lens=columns.context_lens,
-            rope_lengths_T=joined(columns.rope_lengths) if self._rope_is_dynamic else None,
+            logit_rows_R=torch.from_numpy(query_stops_S[samples_S] - 1).to(device),
+            query_starts=[0, *query_stops_S.tolist()],
+            context_lens=context_lens,
+            rope_lengths_T=rope_lengths_T,
         )
 
 

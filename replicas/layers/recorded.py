@@ -1,8 +1,8 @@
 """Decodes, computed by making the kernel calls of an earlier step again.
 
-A step of few tokens takes the processor hardly longer than Python takes to ask for it, and one of many still long. The calls of one such step
-serve all that have as many tokens, if what differs lies in the same memory: hidden states, angles, slots, block
-tables, lengths. The idea is that of CUDA graphs. What is recorded must be kernels and nothing else.
+A step of few tokens takes the processor hardly longer than Python takes to ask for it, and one of many still long. The
+calls of one such step serve all that have as many tokens, if what differs lies in the same memory: hidden states,
+angles, slots, block tables, lengths. The idea is that of CUDA graphs. Only kernels may be recorded.
 
 Shape suffixes: T tokens and as many sequences, H hidden, B blocks of the longest sequence that fits.
 """
