@@ -16,10 +16,13 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from replicas.grammar.compile_channel import COMPILED, REFUSED, receive, send
+from replicas.grammar.source import source_of
 from replicas.grammar.tokens import GrammarTokens, TokenSpec
+from replicas.sampling.grammar_spec import Grammar
 
 EXTRA_MEMORY = 2 * 1024**3
 LOOK_SECONDS = 1.0
@@ -52,24 +55,27 @@ def _compile_and_end(connection: socket.socket, tokens: GrammarTokens, seconds: 
     try:
         order = json.loads(receive(connection))
         threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
-        answer = _compiled(tokens, order["language"], order["text"], tuple(order["spelled"]))
+        answer = _compiled(tokens, Grammar(order["kind"], order["text"]), order["spelled"])
     except Exception as error:  # whatever xgrammar has to say
         answer = REFUSED + _PLACE.sub("", str(error)).strip().encode()
     send(connection, answer)
     os._exit(0)
 
 
-def _compiled(tokens: GrammarTokens, language: str, text: str, spelled: tuple[int, ...]) -> bytes:
+def _compiled(tokens: GrammarTokens, grammar: Grammar, spelled: Sequence[int]) -> bytes:
     from xgrammar import GrammarCompiler
 
-    compiler = GrammarCompiler(tokens.info(spelled), max_threads=1, cache_enabled=False)
-    match language:
+    source = source_of(grammar)
+    compiler = GrammarCompiler(
+        tokens.info(spelled), max_threads=max(1, (os.cpu_count() or 1) // 2), cache_enabled=False
+    )
+    match source.language:
         case "lark":
-            compiled = compiler.compile_lark(text)
+            compiled = compiler.compile_lark(source.text)
         case "structural_tag":
-            compiled = compiler.compile_structural_tag(text)
+            compiled = compiler.compile_structural_tag(source.text)
         case _:
-            compiled = compiler.compile_grammar(text)
+            compiled = compiler.compile_grammar(source.text)
     return COMPILED + compiled.serialize_json().encode()
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from replicas.grammar.compile_channel import COMPILED, receive, send
 from replicas.grammar.matcher import Matcher
-from replicas.grammar.source import GrammarError, source_of
+from replicas.grammar.source import GrammarError
 from replicas.grammar.tokens import GrammarTokens, TokenSpec
 from replicas.sampling.grammar_spec import Grammar
 
@@ -130,14 +130,13 @@ class GrammarCompiler:
             known.result.set_result(outcome)
 
     def _compiled(self, grammar: Grammar, known: Compilation) -> CompiledGrammar:
-        source = source_of(grammar)
+        spelled = self.tokens.spelled_in(grammar)
         with self._lock:
             if self._server is None or not self._server.runs:
                 self._server = _Server(self._spec, self._seconds)
             connection = self._server.connect()
             known.connections.append(connection)
-        spelled = self.tokens.spelled_in(source.text) if source.language == "structural_tag" else ()
-        order = {"language": source.language, "text": source.text, "spelled": spelled}
+        order = {"kind": grammar.kind, "text": grammar.text, "spelled": spelled}
         with connection:
             try:
                 send(connection, json.dumps(order).encode())

@@ -34,7 +34,7 @@ def source_of(grammar: Grammar) -> Source:
     return _source(grammar.kind, grammar.text)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _source(kind: GrammarKind, text: str) -> Source:
     if len(text) > MAX_TEXT:
         raise GrammarError(f"it has {len(text)} characters, but may have at most {MAX_TEXT}")

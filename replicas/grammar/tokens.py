@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from replicas.grammar.source import read_json
+from replicas.sampling.grammar_spec import Grammar
 from replicas.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -34,8 +37,11 @@ class GrammarTokens:
         self._special_ids = sorted(tokenizer.special_ids - set(spec.eos_token_ids))
         self._info = lru_cache(maxsize=8)(self._new_info)
 
-    def spelled_in(self, text: str) -> tuple[int, ...]:
-        """The special tokens whose spelling stands in the text of a constraint."""
+    def spelled_in(self, grammar: Grammar) -> tuple[int, ...]:
+        """The special tokens that structural tags spell: those that mark a tool call, for example."""
+        if grammar.kind != "structural_tag":
+            return ()
+        text = json.dumps(read_json(grammar.text), ensure_ascii=False)
         return tuple(index for index in self._special_ids if self.token_bytes[index].decode() in text)
 
     def info(self, spelled: Collection[int]) -> TokenizerInfo:

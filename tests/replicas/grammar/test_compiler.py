@@ -78,9 +78,9 @@ def test_a_compiling_process_that_was_killed_is_replaced(compiler: GrammarCompil
 def test_special_tokens_are_no_text_unless_a_structural_tag_spells_them(compiler: GrammarCompiler):
     tokens = compiler.tokens
     (start,) = [token for token, piece in enumerate(tokens.token_bytes) if piece == b"<|im_start|>"]
-    assert tokens.spelled_in('{"begin": "<|im_start|>"}') == (start,)
     free = compiler.matcher(compiler.compile(Grammar("ebnf", "root ::= [^x]*")).result())
     assert not free.accept(start)
     tag = '{"type": "structural_tag", "format": {"type": "const_string", "value": "<|im_start|>go"}}'
+    assert tokens.spelled_in(Grammar("structural_tag", tag)) == (start,)
     tagged = compiler.matcher(compiler.compile(Grammar("structural_tag", tag)).result())
     assert tagged.accept(start)
