@@ -23,8 +23,9 @@ constexpr int64_t BLOCK_ROWS = 32 * MOST_ROWS;
 constexpr int64_t LEAST_ROWS = 16 * MOST_ROWS;
 // With fewer rows than this every thread rounds all of x for itself rather than wait for the others.
 constexpr int64_t FEW_ROWS = 2;
-// With few rows the weights' way from memory is what takes time: they are called for this many bytes ahead.
-constexpr int64_t AHEAD = 4096;
+// Weights come from memory, which takes longer than multiplying them with a few rows does: they are called for this many
+// bytes ahead, into the second-level cache, for which more of them can be on their way.
+constexpr int64_t AHEAD = 8192;
 
 // ROWS rows of x, a tile, times one panel: sums[row] has the panel's 16 outputs. All loops over rows and quads are
 // unrolled, so that sums and codes stay in registers.
@@ -32,8 +33,7 @@ template <int BITS, int ROWS>
 void multiply_tile(const uint8_t* panel, Rounded x, int64_t groups, floats* sums) {
     floats out[ROWS] = {};
     for (int64_t group = 0; group < groups; group++, panel += GROUP_BYTES<BITS>, x = x.from(ROWS)) {
-        if (ROWS <= 2)
-            for (int64_t line = 0; line < GROUP_BYTES<BITS>; line += 64) __builtin_prefetch(panel + AHEAD + line);
+        for (int64_t line = 0; line < GROUP_BYTES<BITS>; line += 64) __builtin_prefetch(panel + AHEAD + line, 0, 2);
         ints acc[ROWS];
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) acc[r] = broadcast(BITS == 4 ? BIAS : x.starts[r]);
