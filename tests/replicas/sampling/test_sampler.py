@@ -148,6 +148,18 @@ def test_every_way_to_ask_for_the_likeliest_gives_it(params):
     assert sample(logits_RV, rows).tolist() == expected
 
 
+@pytest.mark.parametrize("mass", [1e-6, 0.1, 0.5, 0.9, 0.99, 0.9999, 1 - 1e-6])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 5.0])
+def test_top_p_keeps_the_fewest_that_reach_the_mass_of_a_large_vocabulary(mass, spread):
+    logits_RV = logits(7, 4, 20_000) * spread
+    probabilities_RV = logits_RV.double().softmax(dim=-1)
+    kept_RV = filter_logits(logits_RV.clone(), [SamplingParams(top_p=mass)] * 4).isfinite()
+    for kept_V, probability_V in zip(kept_RV, probabilities_RV, strict=True):
+        assert probability_V[kept_V].min() >= probability_V[~kept_V].max()
+        assert probability_V[kept_V].sum() >= mass - 1e-5
+        assert probability_V[kept_V].sum() - probability_V[kept_V].min() <= mass + 1e-5
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_banned_tokens_are_never_drawn(temperature):
     logits_RV = torch.zeros(200, 5)
