@@ -155,7 +155,7 @@ def test_top_p_keeps_the_fewest_that_reach_the_mass_of_a_large_vocabulary(mass, 
     probabilities_RV = logits_RV.double().softmax(dim=-1)
     kept_RV = filter_logits(logits_RV.clone(), [SamplingParams(top_p=mass)] * 4).isfinite()
     for kept_V, probability_V in zip(kept_RV, probabilities_RV, strict=True):
-        assert probability_V[kept_V].min() >= probability_V[~kept_V].max()
+        assert kept_V.all() or probability_V[kept_V].min() >= probability_V[~kept_V].max()
         assert probability_V[kept_V].sum() >= mass - 1e-5
         assert probability_V[kept_V].sum() - probability_V[kept_V].min() <= mass + 1e-5
 
