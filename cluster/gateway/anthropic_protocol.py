@@ -12,7 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from cluster.gateway.chat_protocol import MAX_MESSAGES, MAX_TOOLS
-from cluster.gateway.protocol import MAX_STOPS, Int64, Stop, Strict, conflict
+from cluster.gateway.field_types import MAX_STOPS, Int64, Stop
+from cluster.gateway.protocol import Strict, conflict
 
 
 class CacheControl(Strict):

@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from cluster.gateway.protocol import Int64, Logprobs, SamplingFields, Shown, Strict, conflict
+from cluster.gateway.field_types import Int64, Logprobs, Shown
+from cluster.gateway.protocol import SamplingFields, Strict, conflict
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 1024

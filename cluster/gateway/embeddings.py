@@ -19,7 +19,8 @@ from cluster.gateway.caller import Caller
 from cluster.gateway.embedder import EmbedderService
 from cluster.gateway.entrance import json_body, read_body, refusals_counted
 from cluster.gateway.errors import ApiError, bad_request
-from cluster.gateway.protocol import Int64, Strict
+from cluster.gateway.field_types import Int64
+from cluster.gateway.protocol import Strict
 from cluster.gateway.service import GatewayService
 from cluster.metrics import UNKNOWN_MODEL
 from replicas.text.tokenizer import TooManyTokens

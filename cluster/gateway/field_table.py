@@ -17,7 +17,8 @@ from typing import Any, get_args
 from cluster.gateway.anthropic_protocol import CountTokensRequest, MessagesRequest
 from cluster.gateway.chat_protocol import ChatRequest
 from cluster.gateway.embeddings import EmbeddingRequest
-from cluster.gateway.protocol import MAX_INT, CompletionRequest, Strict
+from cluster.gateway.field_types import MAX_INT
+from cluster.gateway.protocol import CompletionRequest, Strict
 from cluster.gateway.responses_protocol import ResponsesRequest
 from cluster.gateway.tokenize import DetokenizeRequest, TokenizeRequest
 

@@ -9,30 +9,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, LiteralString
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from cluster.gateway.errors import sendable
+from cluster.gateway.field_types import (
+    MAX_BAD_WORDS,
+    MAX_BIASES,
+    MAX_CHOICES,
+    MAX_STOP_TOKEN_IDS,
+    MAX_STOPS,
+    Bias,
+    Choices,
+    Int64,
+    KeptTokens,
+    Logprobs,
+    Penalty,
+    Prompt,
+    ResponseFormat,
+    Shown,
+    Stop,
+    TokenIds,
+)
 from cluster.gateway.foreign_fields import REFUSED, WITHOUT_EFFECT
-from replicas.sampling.params import MAX_BIAS, MAX_LOGPROBS
 
-MAX_STOPS = 16
-MAX_STOP_CHARACTERS = 1024
-MAX_STOP_TOKEN_IDS = 64
 MAX_PROMPTS = 128
-MAX_CHOICES = 128  # of all prompts together
-MAX_BIASES = 1024
-MAX_BAD_WORDS = 128
-MAX_INT = 2**63 - 1
 
 
 class Strict(BaseModel):
@@ -56,45 +57,6 @@ class Strict(BaseModel):
             if field is not None and not _is_one_of(field, cls.NOT_YET[name]):
                 raise _fault("unsupported_parameter", name, "is not supported by this server")
         return {name: field for name, field in value.items() if field is not None and name in cls.model_fields}
-
-
-Int64 = Annotated[int, Field(ge=-MAX_INT - 1, le=MAX_INT)]
-
-
-class Shown:
-    """Bounds that the OpenAPI document shows. They are checked elsewhere: by `SamplingParams`, or with the model at
-    hand."""
-
-    def __init__(self, **bounds: float | str) -> None:
-        self._bounds = bounds
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return handler(core) | self._bounds
-
-
-TokenId = Annotated[int, Shown(minimum=0)]
-TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
-Bias = Annotated[float, Shown(minimum=-MAX_BIAS, maximum=MAX_BIAS)]
-Penalty = Annotated[float, Shown(minimum=-2, maximum=2)]
-Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
-Logprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
-Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-
-
-def _not_zero(value: int) -> int:
-    if value == 0:
-        raise ValueError("truncate_prompt_tokens is 0, but must be at least 1, or -1 for as many as fit")
-    return value
-
-
-KEPT_TOKENS = {"anyOf": [{"type": "integer", "const": -1}, {"type": "integer", "minimum": 1, "maximum": MAX_INT}]}
-TEXT = {"type": "string", "minLength": 1}
-TEXTS = {"type": "array", "items": TEXT, "minItems": 1}
-IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-PROMPT = {"anyOf": [TEXT, TEXTS, IDS, {"type": "array", "items": IDS, "minItems": 1}]}
-
-_FORMATS = ["text", "json_object", "json_schema", "structural_tag"]
-RESPONSE_FORMAT = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string", "enum": _FORMATS}}}
 
 
 class StreamOptions(Strict):
@@ -133,10 +95,8 @@ class SamplingFields(Strict):
     spaces_between_special_tokens: bool | None = None
     ignore_eos: bool = False
     prompt_logprobs: Logprobs | None = None
-    truncate_prompt_tokens: (
-        Annotated[Int64, Field(ge=-1), AfterValidator(_not_zero), WithJsonSchema(KEPT_TOKENS)] | None
-    ) = None
-    response_format: Annotated[dict[str, Any], WithJsonSchema(RESPONSE_FORMAT)] | None = None
+    truncate_prompt_tokens: KeptTokens | None = None
+    response_format: ResponseFormat | None = None
     structured_outputs: dict[str, Any] | None = None
     guided_json: Any = None
     guided_regex: str | None = None
@@ -207,7 +167,7 @@ class CompletionRequest(SamplingFields):
     """POST /v1/completions. `prompt` is a text, a list of texts, a list of token ids, or a list of such lists. Whether
     the ids are the model's is checked with the model at hand."""
 
-    prompt: Annotated[Any, WithJsonSchema(PROMPT)]
+    prompt: Prompt
     max_tokens: Annotated[Int64, Shown(minimum=0)] | None = None
     add_special_tokens: bool = True
     echo: bool = False

@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag, field_validator
 
 from cluster.gateway.chat_protocol import MAX_MESSAGES, MAX_TOOLS
-from cluster.gateway.protocol import Int64, Strict
+from cluster.gateway.field_types import Int64
+from cluster.gateway.protocol import Strict
 
 STATUS_AND_ID = frozenset({"id", "status"})  # items that came from here are sent back with these
 
