@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from parallel.collectives import all_gather_last_dim, all_reduce
-from parallel.matrix import Matrix, MatrixFactory, PlainMatrix
+from parallel.matrix import GatedMatrix, Matrix, MatrixFactory, PlainMatrix
 from parallel.mesh import Mesh
 from parallel.sharding import Shard, WeightSlot, even_shard, padded_shard
 
@@ -56,9 +56,14 @@ class ColumnParallelLinear(Layer):
         self.sizes = [shard.stop - shard.start for _, shard in self.parts.values()]
         self.weight = placement.matrix(list(self.parts), sum(self.sizes), in_features)
         self.bias = placement.parameter(sum(self.sizes)) if bias else None
+        self.gated_weight = self.weight if not bias and isinstance(self.weight, GatedMatrix) else None
 
     def forward(self, x_TI: torch.Tensor) -> torch.Tensor:
         return self.weight(x_TI, self.bias)
+
+    def gated(self, x_TI: torch.Tensor, silu_mul: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """`silu_mul` of the two parts' products, in one step where the matrix can."""
+        return silu_mul(self(x_TI)) if self.gated_weight is None else self.gated_weight.gated(x_TI)
 
     def weight_slots(self) -> Iterator[tuple[str, WeightSlot]]:
         in_features, first = self.weight.shape[1], 0

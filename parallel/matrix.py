@@ -9,7 +9,7 @@ Shape suffixes: T tokens, I input features, O output features on this rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -43,6 +43,14 @@ class Matrix(Protocol):
 
     def part(self, first: int, count: int) -> torch.Tensor | RowSink:
         """Where the loader puts `count` rows from `first` on."""
+
+
+@runtime_checkable
+class GatedMatrix(Protocol):
+    """A matrix of two equal parts, gate and up, that knows how to compute what a gated layer wants of them."""
+
+    def gated(self, x_TI: torch.Tensor) -> torch.Tensor:
+        """silu(x gate^T) * x up^T."""
 
 
 class MatrixFactory(Protocol):

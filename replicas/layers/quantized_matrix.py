@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from replicas.kernels.cpu.functions import matmul_quantized
 
@@ -77,6 +78,13 @@ class QuantizedMatrix:
         self, x_TI: torch.Tensor, bias_O: torch.Tensor | None = None, residual_TO: torch.Tensor | None = None
     ) -> torch.Tensor:
         return matmul_quantized(x_TI.contiguous(), self.panels, self.bits, self.shape[0], bias_O, residual_TO)
+
+    def gated(self, x_TI: torch.Tensor) -> torch.Tensor:
+        half = self.shape[0] // 2
+        if half % LANES:
+            gate_TO, up_TO = self(x_TI).chunk(2, dim=-1)
+            return F.silu(gate_TO) * up_TO
+        return matmul_quantized(x_TI.contiguous(), self.panels, self.bits, half, gated=True)
 
     def logits(self, x_TI: torch.Tensor) -> torch.Tensor:
         return matmul_quantized(x_TI.contiguous(), self.panels, self.bits, self.shape[0], float_output=True)

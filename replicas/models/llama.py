@@ -92,7 +92,7 @@ class Mlp(Layer):
         self.down = RowParallelLinear(f"{prefix}.down_proj", (config.hidden_size, size), config.mlp_bias, placement)
 
     def forward(self, x_TH: torch.Tensor, residual_TH: torch.Tensor) -> torch.Tensor:
-        return self.down(self.ops.silu_mul(self.gate_up(x_TH)), residual_TH)
+        return self.down(self.gate_up.gated(x_TH, self.ops.silu_mul), residual_TH)
 
     def weight_slots(self) -> WeightSlots:
         yield from self.gate_up.weight_slots()

@@ -32,10 +32,7 @@ void silu_mul(const Scalar* gate_up, Scalar* out, int64_t rows, int64_t size) {
 #pragma omp parallel for if (rows * size > WORTH_SHARING)
     for (int64_t row = 0; row < rows; row++) {
         const Scalar *gate = gate_up + row * 2 * size, *up = gate + size;
-        for (int64_t i = 0; i < size; i += LANES) {
-            floats x = load(gate + i);
-            store(out + row * size + i, x / (1.0f + exponential(-maximum(x, broadcast(-87.0f)))) * load(up + i));
-        }
+        for (int64_t i = 0; i < size; i += LANES) store(out + row * size + i, silu(load(gate + i)) * load(up + i));
     }
 }
 

@@ -117,9 +117,11 @@ def matmul_quantized(
     bias_O: torch.Tensor | None = None,
     residual_TO: torch.Tensor | None = None,
     float_output: bool = False,
+    gated: bool = False,
 ) -> torch.Tensor:
-    """x W^T (+ bias) (+ residual, which is overwritten with the result) over panels of 4 or 8 bits."""
-    form = bits, _is_bf16(x_TI)
+    """x W^T (+ bias) (+ residual, which is overwritten with the result) over panels of 4 or 8 bits. If `gated`, silu of
+    the first half of the rows' products times the second half, and `outputs` counts one half."""
+    form = bits, _is_bf16(x_TI), gated
     return _matmul("matmul_quantized", x_TI, panels, outputs, bias_O, residual_TO, float_output, *form)
 
 

@@ -74,8 +74,8 @@ void multiply_rows(int64_t rows, const uint8_t* panel, const Rounded& x, int64_t
 }
 
 template <int BITS, typename Scalar, typename Out>
-void multiply_block(const Scalar* x, const uint8_t* panels, const Output<Scalar, Out>& out, int64_t rows,
-                    int64_t inputs) {
+void multiply_block(const Scalar* x, const uint8_t* panels, const Output<Scalar, Out>& out, int64_t rows, int64_t inputs,
+                    bool gated) {
     const int64_t groups = inputs / GROUP, panel_bytes = groups * GROUP_BYTES<BITS>;
     const int64_t num_panels = (out.outputs + LANES - 1) / LANES;
     const auto height = [=](int64_t row) { return std::min<int64_t>(MOST_ROWS, rows - row); };
@@ -91,14 +91,22 @@ void multiply_block(const Scalar* x, const uint8_t* panels, const Output<Scalar,
             for (int64_t row = 0; row < rows; row += MOST_ROWS)
                 round_tile(x + row * inputs, rounded.from(row * groups), height(row), groups);
         }
+        const auto product = [&](int64_t panel, int64_t row, floats* sums) {
+            multiply_rows<BITS>(height(row), panels + panel * panel_bytes, rounded.from(row * groups), groups, sums);
+        };
 #pragma omp for schedule(static) nowait
         for (int64_t first = 0; first < num_panels; first += PANELS) {
             const int64_t last = std::min(first + PANELS, num_panels);
             for (int64_t row = 0; row < rows; row += MOST_ROWS) {
                 floats sums[PANELS][MOST_ROWS];
                 for (int64_t panel = first; panel < last; panel++)
-                    multiply_rows<BITS>(height(row), panels + panel * panel_bytes, rounded.from(row * groups), groups,
-                                        sums[panel - first]);
+                    product(panel, row, sums[panel - first]);
+                for (int64_t panel = first; gated && panel < last; panel++) {
+                    floats ups[MOST_ROWS];
+                    product(num_panels + panel, row, ups);
+                    for (int64_t r = 0; r < height(row); r++)
+                        sums[panel - first][r] = silu(sums[panel - first][r]) * ups[r];
+                }
                 for (int64_t r = 0; r < height(row); r++)
                     for (int64_t panel = first; panel < last; panel++)
                         out.put(row + r, panel * LANES, sums[panel - first][r]);
@@ -112,28 +120,30 @@ constexpr int64_t parts_of(int64_t whole, int64_t part) { return (whole + part -
 // With rows enough, each thread takes blocks for itself, and none waits for another before the end. (A parallel region
 // within another has one thread.)
 template <int BITS, typename Scalar, typename Out>
-void multiply(const Scalar* x, const uint8_t* panels, const Output<Scalar, Out>& out, int64_t rows, int64_t inputs) {
+void multiply(const Scalar* x, const uint8_t* panels, const Output<Scalar, Out>& out, int64_t rows, int64_t inputs,
+              bool gated) {
     const int64_t threads = omp_get_max_threads(), blocks = parts_of(rows, BLOCK_ROWS);
     if (rows < threads * LEAST_ROWS) {
         for (int64_t row = 0; row < rows; row += BLOCK_ROWS)
-            multiply_block<BITS>(x + row * inputs, panels, out.from(row), std::min(BLOCK_ROWS, rows - row), inputs);
+            multiply_block<BITS>(x + row * inputs, panels, out.from(row), std::min(BLOCK_ROWS, rows - row), inputs,
+                                 gated);
         return;
     }
     const int64_t height = parts_of(parts_of(rows, parts_of(blocks, threads) * threads), MOST_ROWS) * MOST_ROWS;
 #pragma omp parallel for schedule(dynamic)
     for (int64_t row = 0; row < rows; row += height)
-        multiply_block<BITS>(x + row * inputs, panels, out.from(row), std::min(height, rows - row), inputs);
+        multiply_block<BITS>(x + row * inputs, panels, out.from(row), std::min(height, rows - row), inputs, gated);
 }
 
 template <int BITS, typename Scalar, typename Out>
 void multiply_any(const int64_t* a) {
     const Output<Scalar, Out> out{address<Scalar>(a[2]), address<Scalar>(a[3]), address<Out>(a[4]), a[6]};
-    multiply<BITS>(address<Scalar>(a[0]), address<uint8_t>(a[1]), out, a[5], a[7]);
+    multiply<BITS>(address<Scalar>(a[0]), address<uint8_t>(a[1]), out, a[5], a[7], a[10]);
 }
 
 template <int BITS>
 void multiply_bits(const int64_t* a) {
-    const bool is_bf16 = a[9], float_output = a[10];
+    const bool is_bf16 = a[9], float_output = a[11];
     if (!is_bf16)
         multiply_any<BITS, float, float>(a);
     else if (float_output)
@@ -146,9 +156,10 @@ void multiply_bits(const int64_t* a) {
 
 extern "C" {
 
-// y_TO = x_TI W^T (+ bias_O) (+ residual_TO). I is a multiple of 32; rows of W that fill up the last panel are not
+// y_TO = x_TI W^T (+ bias_O) (+ residual_TO), or, if `gated`, y_TO = silu(x_TI U^T) * x_TI V^T (+ ...) where W has the
+// rows of U and then those of V, O each, and O is a multiple of 16. I is a multiple of 32; rows of W that fill up the last panel are not
 // written. y has the type of x, or is float. `residual` may be y. Arguments: x, panels, bias, residual, y, T, O, I,
-// bits, is_bf16, float_output.
+// bits, is_bf16, gated, float_output.
 void mobula_matmul_quantized(const int64_t* a) {
     if (a[8] == 4)
         multiply_bits<4>(a);

@@ -158,6 +158,8 @@ inline floats exponential(floats x) {
     return y * bit_cast<floats>((to_ints(n) + 127) << 23);
 }
 
+inline floats silu(floats x) { return x / (1.0f + exponential(-maximum(x, broadcast(-87.0f)))); }
+
 // 2^x for x <= 127, to about 2e-7 of its value, and 0 below -126: a polynomial for what rounding x leaves.
 inline floats power_of_two(floats x) {
 #if defined(__AVX512DQ__)

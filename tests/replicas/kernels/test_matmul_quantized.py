@@ -100,3 +100,12 @@ def test_bias_and_residual_of_every_block(bits: int) -> None:
     bias, residual = random(40, seed=2).bfloat16(), random(rows, 40, seed=3).bfloat16()
     expected = (of.logits(x) + bias.float() + residual.float()).bfloat16()
     torch.testing.assert_close(of(x, bias, residual.clone()), expected, atol=2**-7, rtol=2**-7)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("rows", [1, 5, 40, BLOCK + 5])
+@pytest.mark.parametrize("half", [16, 48, 40])
+def test_gated(bits: int, rows: int, half: int) -> None:
+    x, of = random(rows, 96, seed=1), matrix(2 * half, 96, bits)
+    gate, up = of(x).chunk(2, dim=-1)
+    torch.testing.assert_close(of.gated(x), torch.nn.functional.silu(gate) * up, rtol=1e-5, atol=1e-5)
