@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from typing import Any
 
 import uvicorn
@@ -46,6 +47,8 @@ class Gateway:
         for model_id, handle in (embedders or {}).items():
             await self._service.open_embedder(model_id, ServeEmbeddingPort(handle))
         self._app = build_app(self._service)
+        gc.collect()
+        gc.freeze()  # what is there from the start is no garbage, and looking through it would hold up every stream
         if (listener := ingress.open_socket()) is not None:
             config = uvicorn.Config(
                 self._app, lifespan="off", access_log=False, log_config=None, timeout_keep_alive=KEEP_ALIVE_SECONDS

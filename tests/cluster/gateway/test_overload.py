@@ -41,7 +41,10 @@ def gateway(smollm2_path):
     with local_gateway(
         smollm2_path, config, "tests.support.sleeper:unhurried", settings=GatewaySettings(door=door)
     ) as gateway:
+        gc.collect()
+        gc.freeze()  # as a gateway's own process does; this one holds what all tests before have loaded
         yield gateway
+        gc.unfreeze()
 
 
 @pytest.fixture(scope="module")
