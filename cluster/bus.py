@@ -29,6 +29,7 @@ from cluster.codec import (
     decode_from_gateway,
     encode,
 )
+from cluster.sockets import bind
 from replicas.messages import KvEvent, KvStored, LoadReport
 
 log = logging.getLogger(__name__)
@@ -61,11 +62,7 @@ class BusServer:
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a gateway that comes back is the same gateway
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, 2000)
         self.socket.setsockopt(zmq.LINGER, 0)
-        if ":" in host:
-            self.socket.setsockopt(zmq.IPV6, 1)
-            host = f"[{host}]"
-        self.socket.bind(f"tcp://{host}:0")
-        self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = bind(self.socket, host)
         self._epoch = epoch
         self._peers: dict[str, _Peer] = {}
         self._changes: dict[bytes, bool] = {}

@@ -12,6 +12,7 @@ import zmq
 
 from cluster.codec import Advice, Ask, Settled, decode_to_desk, encode
 from cluster.router.placement import Placement
+from cluster.sockets import bind
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +27,7 @@ class Desk:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        if ":" in host:
-            self._socket.setsockopt(zmq.IPV6, 1)
-            host = f"[{host}]"
-        self._socket.bind(f"tcp://{host}:0")
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = bind(self._socket, host)
         self._placements: dict[str, Placement] = {}
         self._booked: deque[tuple[float, Settled]] = deque()
         self._loop.add_reader(self._socket.fileno(), self._read)

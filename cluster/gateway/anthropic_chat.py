@@ -18,7 +18,7 @@ from cluster.gateway.anthropic_protocol import (
     ToolUseBlock,
     Turn,
 )
-from cluster.gateway.turns import Message, merged, text_part
+from cluster.gateway.turns import Message, function_tool, merged, text_part
 
 ERROR = "Error: "  # before the result of a tool that failed: chat templates know no other way to say so
 
@@ -106,13 +106,7 @@ def _text(content: str | Sequence[TextBlock]) -> str:
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.input_schema,
-        "strict": tool.strict,
-    }
-    return {"type": "function", "function": function}
+    return function_tool(tool.name, tool.description, tool.input_schema, tool.strict)
 
 
 def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:

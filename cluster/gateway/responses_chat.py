@@ -16,7 +16,7 @@ from cluster.gateway.responses_protocol import (
     ReasoningItem,
     ResponsesRequest,
 )
-from cluster.gateway.turns import Message, merged, text_part
+from cluster.gateway.turns import Message, function_tool, merged, text_part
 
 
 def chat_fields(body: ResponsesRequest) -> dict[str, Any]:
@@ -66,13 +66,7 @@ def _parts(content: Content) -> list[dict[str, str]]:
 
 
 def _tool(tool: FunctionTool) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": tool.strict,
-    }
-    return {"type": "function", "function": function}
+    return function_tool(tool.name, tool.description, tool.parameters, tool.strict)
 
 
 def _tool_choice(choice: str | NamedFunction | None) -> str | dict[str, Any] | None:

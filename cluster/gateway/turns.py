@@ -1,5 +1,5 @@
-"""Conversations in other words than a chat's may have several messages of one role after each other. Chat templates
-want roles to alternate."""
+"""Conversations and tools in other words than a chat's, as chats have them. Such a conversation may have several
+messages of one role after each other; chat templates want roles to alternate."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ BETWEEN = "\n\n"
 
 def text_part(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
+
+
+def function_tool(name: str, description: str | None, parameters: Any, strict: bool | None) -> dict[str, Any]:
+    function = {"name": name, "description": description, "parameters": parameters, "strict": strict}
+    return {"type": "function", "function": function}
 
 
 def merged(messages: Iterable[Message]) -> list[Message]:

@@ -53,3 +53,14 @@ def scripted(tmp_path_factory):
 def chats(scripted):
     with scripted.gateway.client() as client:
         yield client
+
+
+@pytest.fixture
+def says(scripted, monkeypatch):
+    """Makes the model say a text next."""
+
+    def say(text: str) -> None:
+        seed = scripted.script.add(text)
+        monkeypatch.setattr("secrets.randbelow", lambda _: seed)
+
+    return say

@@ -24,17 +24,6 @@ HELLO = [{"role": "user", "content": "Hello!"}]
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 
 
-@pytest.fixture
-def says(scripted, monkeypatch):
-    """Makes the model say a text next."""
-
-    def say(text: str) -> None:
-        seed = scripted.script.add(text)
-        monkeypatch.setattr("secrets.randbelow", lambda _: seed)
-
-    return say
-
-
 @pytest.fixture(scope="module")
 def client(scripted):
     return anthropic.Anthropic(base_url=scripted.gateway.url, api_key="any", max_retries=0)

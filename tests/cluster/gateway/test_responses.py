@@ -20,17 +20,6 @@ WEATHER = {
 }
 
 
-@pytest.fixture
-def says(scripted, monkeypatch):
-    """Makes the model say a text next."""
-
-    def say(text: str) -> None:
-        seed = scripted.script.add(text)
-        monkeypatch.setattr("secrets.randbelow", lambda _: seed)
-
-    return say
-
-
 @pytest.fixture(scope="module")
 def client(scripted):
     return OpenAI(base_url=f"{scripted.gateway.url}/v1", api_key="any", max_retries=0)
